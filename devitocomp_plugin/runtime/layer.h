@@ -1,0 +1,76 @@
+/*
+ * layer.h -- what a place where payloads rest offers to the store in front of it.
+ *
+ * The store knows views, runs, failures and statistics; a layer knows bytes and where
+ * they lie. One call at a time is made to a layer, and one room is reserved at a time.
+ *
+ * A layer learns its access pattern from the calls: the indices of successive acquires
+ * show the direction to read ahead in. The kind of memory that room and content live in
+ * is the layer's own choice; for the host layer, any host thread can access it.
+ */
+#ifndef DEVITOCOMP_LAYER_H
+#define DEVITOCOMP_LAYER_H
+
+#include "devitocomp_store.h"
+
+/* What follows a room or a spare sidecar, in bytes: the store's, to detect overruns. */
+#define LAYER_GUARD_BYTES 64
+
+/* The largest alignment that a layer must provide. */
+#define LAYER_MAX_ALIGNMENT 4096
+
+typedef struct layer layer_t;
+
+/* Room for a snapshot, or a stored one. */
+typedef struct layer_span {
+  void *payload;  /* never NULL, aligned as the limits ask */
+  size_t bytes;
+  void *sidecar;  /* NULL if the limits ask for none */
+} layer_span_t;
+
+/* Functions that return an int return a devitocomp_status_t, and explain a failure in
+   layer_t.message. A failure leaves stored snapshots as they were. */
+typedef struct layer_ops {
+  /* Make room for a snapshot of at most capacity bytes, followed by a guard; the same
+     for its sidecar, which is zeroed. What index holds stays as it is. */
+  int (*reserve)(layer_t *layer, int64_t index, size_t capacity, layer_span_t *room);
+
+  /* Let the first bytes of the reserved room become the content of its index. */
+  int (*commit)(layer_t *layer, size_t bytes);
+
+  /* Forget the reserved room. */
+  void (*abandon)(layer_t *layer);
+
+  /* Find the content of an index that was committed. It stays valid until the next
+     reserve, acquire, bind or discard. */
+  int (*acquire)(layer_t *layer, int64_t index, layer_span_t *content);
+
+  /* Nobody reads what was last acquired any more. */
+  void (*release)(layer_t *layer, int64_t index);
+
+  /* Bytes in the payload of an index that was committed. */
+  size_t (*payload_bytes)(const layer_t *layer, int64_t index);
+
+  /* A run is over: give back what only the next one could use. */
+  void (*settle)(layer_t *layer);
+
+  /* Drop all content, and work within those limits from now on. */
+  void (*bind)(layer_t *layer, const devitocomp_limits_t *limits);
+
+  /* Drop all content and the memory it occupies. */
+  void (*discard)(layer_t *layer);
+
+  void (*usage)(const layer_t *layer, devitocomp_usage_t *usage);
+  void (*destroy)(layer_t *layer);
+} layer_ops_t;
+
+/* The beginning of every layer. */
+struct layer {
+  const layer_ops_t *ops;
+  char message[256];
+};
+
+/* Payloads in host memory; NULL if out of memory. */
+layer_t *layer_host_create(int64_t nsnapshots);
+
+#endif /* DEVITOCOMP_LAYER_H */

@@ -1,0 +1,431 @@
+/*
+ * layer_host.c -- payloads packed into host memory.
+ *
+ * Room is always reserved at the top of the arena, as large as the worst case, and
+ * shrinks to what was used when it is committed: the next room starts right behind. So
+ * payloads are written where they stay, and memory that no payload reaches is never
+ * touched.
+ *
+ * When a snapshot is written again its old extent becomes a hole. A payload that fits
+ * into a hole is moved there on commit, which costs a copy of compressed bytes and keeps
+ * the top from creeping upwards from one run to the next.
+ *
+ * The arena grows by chunks; only the last one has a top. What remains of the others is
+ * a hole like any other.
+ */
+#include "layer.h"
+#include "pages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Address space is nearly free: large chunks keep the share of their tails low. */
+#define MIN_CHUNK_BYTES ((size_t)64 << 20)
+#define ROOMS_PER_CHUNK 8
+
+typedef struct entry {
+  char *payload;  /* NULL if never committed */
+  size_t bytes;
+} entry_t;
+
+typedef struct chunk {
+  pages_t pages;
+  size_t touched;  /* no byte from here on was ever in a room */
+} chunk_t;
+
+typedef struct hole {
+  char *start;
+  size_t bytes;
+} hole_t;
+
+typedef struct layer_host {
+  layer_t layer;
+  int64_t nsnapshots;
+  entry_t *entries;
+
+  size_t max_bytes;
+  size_t alignment;
+  size_t sidecar_bytes;
+  size_t sidecar_stride;
+  uint64_t stored_bytes;
+
+  chunk_t *chunks;
+  size_t nchunks;
+  size_t top;  /* in the last chunk */
+
+  hole_t *holes;  /* by address; no two touch each other, none touches the top */
+  size_t nholes;
+  size_t max_holes;
+
+  pages_t sidecars;  /* one per snapshot, then a spare one */
+
+  int64_t reserved;  /* index of the reserved room, at the top; -1 if there is none */
+} layer_host_t;
+
+static size_t round_up(size_t bytes, size_t alignment)
+{
+  return (bytes + alignment - 1) & ~(alignment - 1);
+}
+
+static int out_of_memory(layer_host_t *host, size_t bytes, const char *what)
+{
+  snprintf(host->layer.message, sizeof(host->layer.message),
+           "cannot allocate %zu bytes of host memory for %s", bytes, what);
+  return DEVITOCOMP_OUT_OF_MEMORY;
+}
+
+/* *** Holes */
+
+/* The top is where the room begins: call only before the new payload is placed. */
+static void free_extent(layer_host_t *host, char *start, size_t bytes)
+{
+  char *const top = host->chunks[host->nchunks - 1].pages.base + host->top;
+  hole_t *const holes = host->holes;
+  size_t low = 0, high = host->nholes;
+  int joins_left, joins_right;
+
+  if (!bytes) {
+    return;
+  }
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    if (holes[middle].start < start) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  joins_left = low > 0 && holes[low - 1].start + holes[low - 1].bytes == start;
+  joins_right = low < host->nholes && start + bytes == holes[low].start;
+
+  if (start + bytes == top) {
+    host->top -= bytes;
+    if (joins_left) {
+      host->top -= holes[low - 1].bytes;
+      host->nholes--;
+      memmove(&holes[low - 1], &holes[low], (host->nholes - low + 1) * sizeof(*holes));
+    }
+  } else if (joins_left && joins_right) {
+    holes[low - 1].bytes += bytes + holes[low].bytes;
+    host->nholes--;
+    memmove(&holes[low], &holes[low + 1], (host->nholes - low) * sizeof(*holes));
+  } else if (joins_left) {
+    holes[low - 1].bytes += bytes;
+  } else if (joins_right) {
+    holes[low].start = start;
+    holes[low].bytes += bytes;
+  } else {
+    memmove(&holes[low + 1], &holes[low], (host->nholes - low) * sizeof(*holes));
+    holes[low].start = start;
+    holes[low].bytes = bytes;
+    host->nholes++;
+  }
+}
+
+/* Take an extent out of the smallest hole that holds it; NULL if none does. */
+static char *fill_hole(layer_host_t *host, size_t bytes)
+{
+  hole_t *best = NULL;
+  char *start;
+  size_t i;
+
+  for (i = 0; i < host->nholes; i++) {
+    hole_t *const hole = &host->holes[i];
+    if (hole->bytes >= bytes && (!best || hole->bytes < best->bytes)) {
+      best = hole;
+      if (hole->bytes == bytes) {
+        break;
+      }
+    }
+  }
+  if (!best) {
+    return NULL;
+  }
+  start = best->start;
+  best->start += bytes;
+  best->bytes -= bytes;
+  if (!best->bytes) {
+    host->nholes--;
+    memmove(best, best + 1, (size_t)(host->holes + host->nholes - best) * sizeof(*best));
+  }
+  return start;
+}
+
+/* A commit must not fail for want of a place to note a hole: see to it beforehand. */
+static int prepare_holes(layer_host_t *host)
+{
+  const size_t needed = host->nholes + 2;
+  size_t count;
+  hole_t *holes;
+
+  if (needed <= host->max_holes) {
+    return DEVITOCOMP_OK;
+  }
+  count = needed < 16 ? 16 : 2 * needed;
+  holes = realloc(host->holes, count * sizeof(*holes));
+  if (!holes) {
+    return out_of_memory(host, count * sizeof(*holes), "bookkeeping");
+  }
+  host->holes = holes;
+  host->max_holes = count;
+  return DEVITOCOMP_OK;
+}
+
+/* *** Chunks */
+
+static int add_chunk(layer_host_t *host, size_t room)
+{
+  const size_t least = round_up(room, PAGES_HUGE);
+  size_t bytes = round_up(host->max_bytes + LAYER_GUARD_BYTES, PAGES_HUGE);
+  chunk_t *chunks;
+  chunk_t chunk;
+
+  bytes = bytes > SIZE_MAX / ROOMS_PER_CHUNK ? bytes : bytes * ROOMS_PER_CHUNK;
+  if (bytes < MIN_CHUNK_BYTES) {
+    bytes = MIN_CHUNK_BYTES;
+  }
+  chunks = realloc(host->chunks, (host->nchunks + 1) * sizeof(*chunks));
+  if (!chunks) {
+    return out_of_memory(host, (host->nchunks + 1) * sizeof(*chunks), "bookkeeping");
+  }
+  host->chunks = chunks;
+
+  /* Where address space is limited, settle for what this snapshot needs. */
+  if (!pages_map(&chunk.pages, bytes) && !pages_map(&chunk.pages, least)) {
+    return out_of_memory(host, least, "a snapshot");
+  }
+  chunk.touched = 0;
+  chunks[host->nchunks++] = chunk;
+  if (host->nchunks > 1) {
+    chunk_t *const previous = &chunks[host->nchunks - 2];
+    const size_t tail = host->top;
+    host->top = 0;
+    previous->touched = previous->pages.bytes;
+    free_extent(host, previous->pages.base + tail, previous->pages.bytes - tail);
+  }
+  host->top = 0;
+  return DEVITOCOMP_OK;
+}
+
+/* *** Sidecars */
+
+static char *sidecar_of(const layer_host_t *host, int64_t index)
+{
+  return host->sidecar_bytes ? host->sidecars.base + (size_t)index * host->sidecar_stride
+                             : NULL;
+}
+
+static char *spare_sidecar(const layer_host_t *host)
+{
+  return sidecar_of(host, host->nsnapshots);
+}
+
+static int prepare_sidecars(layer_host_t *host)
+{
+  const size_t count = (size_t)host->nsnapshots;
+  size_t bytes;
+
+  if (!host->sidecar_bytes || host->sidecars.base) {
+    return DEVITOCOMP_OK;
+  }
+  if (count > SIZE_MAX / host->sidecar_stride - 2) {
+    return out_of_memory(host, SIZE_MAX, "sidecars");
+  }
+  bytes = (count + 1) * host->sidecar_stride + LAYER_GUARD_BYTES;
+  return pages_map(&host->sidecars, bytes) ? DEVITOCOMP_OK
+                                           : out_of_memory(host, bytes, "sidecars");
+}
+
+/* *** The layer */
+
+static int host_reserve(layer_t *layer, int64_t index, size_t capacity,
+                        layer_span_t *room)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+  const size_t bytes = capacity + LAYER_GUARD_BYTES;
+  chunk_t *chunk;
+  int status;
+
+  if ((status = prepare_holes(host)) || (status = prepare_sidecars(host))) {
+    return status;
+  }
+  if (!host->nchunks || host->chunks[host->nchunks - 1].pages.bytes - host->top < bytes) {
+    if ((status = add_chunk(host, bytes))) {
+      return status;
+    }
+  }
+  chunk = &host->chunks[host->nchunks - 1];
+  if (chunk->touched < host->top + bytes) {
+    chunk->touched = host->top + bytes;
+  }
+  host->reserved = index;
+  room->payload = chunk->pages.base + host->top;
+  room->bytes = capacity;
+  room->sidecar = spare_sidecar(host);
+  if (room->sidecar) {
+    /* Sidecars are stored whole, even where the provider fills only a part. */
+    memset(room->sidecar, 0, host->sidecar_bytes);
+  }
+  return DEVITOCOMP_OK;
+}
+
+static int host_commit(layer_t *layer, size_t bytes)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+  entry_t *const entry = &host->entries[host->reserved];
+  char *const base = host->chunks[host->nchunks - 1].pages.base;
+  char *const room = base + host->top;
+  const size_t extent = round_up(bytes, host->alignment);
+
+  if (entry->payload) {
+    host->stored_bytes -= entry->bytes + host->sidecar_bytes;
+    free_extent(host, entry->payload, round_up(entry->bytes, host->alignment));
+  }
+  entry->payload = fill_hole(host, extent);
+  if (!entry->payload) {
+    entry->payload = base + host->top;
+    host->top += extent;
+  }
+  if (entry->payload != room) {
+    /* They overlap where the top came down by less than a payload. */
+    memmove(entry->payload, room, bytes);
+  }
+  entry->bytes = bytes;
+  if (host->sidecar_bytes) {
+    memcpy(sidecar_of(host, host->reserved), spare_sidecar(host), host->sidecar_bytes);
+  }
+  host->stored_bytes += bytes + host->sidecar_bytes;
+  host->reserved = -1;
+  return DEVITOCOMP_OK;
+}
+
+static void host_abandon(layer_t *layer)
+{
+  ((layer_host_t *)layer)->reserved = -1;
+}
+
+static int host_acquire(layer_t *layer, int64_t index, layer_span_t *content)
+{
+  const layer_host_t *const host = (const layer_host_t *)layer;
+
+  content->payload = host->entries[index].payload;
+  content->bytes = host->entries[index].bytes;
+  content->sidecar = sidecar_of(host, index);
+  return DEVITOCOMP_OK;
+}
+
+static void host_release(layer_t *layer, int64_t index)
+{
+  /* Content never moves between an acquire and the next reserve. */
+  (void)layer;
+  (void)index;
+}
+
+static size_t host_payload_bytes(const layer_t *layer, int64_t index)
+{
+  return ((const layer_host_t *)layer)->entries[index].bytes;
+}
+
+static void host_settle(layer_t *layer)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+  chunk_t *chunk;
+
+  if (host->nchunks) {
+    /* What rooms as large as the worst case left above the top, by the huge page. */
+    chunk = &host->chunks[host->nchunks - 1];
+    pages_drop(chunk->pages.base + host->top,
+               chunk->pages.base + round_up(chunk->touched, PAGES_HUGE));
+    chunk->touched = host->top;
+  }
+}
+
+static void host_discard(layer_t *layer)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+
+  while (host->nchunks) {
+    pages_unmap(&host->chunks[--host->nchunks].pages);
+  }
+  pages_unmap(&host->sidecars);
+  free(host->holes);
+  host->holes = NULL;
+  host->nholes = host->max_holes = 0;
+  host->top = 0;
+  host->stored_bytes = 0;
+  host->reserved = -1;
+  memset(host->entries, 0, (size_t)host->nsnapshots * sizeof(*host->entries));
+}
+
+static void host_bind(layer_t *layer, const devitocomp_limits_t *limits)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+
+  host_discard(layer);
+  host->max_bytes = (size_t)limits->max_compressed_bytes;
+  host->alignment = (size_t)limits->payload_alignment;
+  host->sidecar_bytes = (size_t)limits->sidecar_bytes;
+  host->sidecar_stride = round_up(host->sidecar_bytes, (size_t)limits->sidecar_alignment);
+}
+
+static void host_usage(const layer_t *layer, devitocomp_usage_t *usage)
+{
+  const layer_host_t *const host = (const layer_host_t *)layer;
+  size_t i;
+
+  usage->stored_bytes = host->stored_bytes;
+  usage->resident_bytes = 0;
+  for (i = 0; i < host->nchunks; i++) {
+    const chunk_t *const chunk = &host->chunks[i];
+    usage->resident_bytes += pages_resident(&chunk->pages,
+                                            round_up(chunk->touched, PAGES_HUGE));
+  }
+  usage->metadata_bytes = sizeof(*host)
+    + (uint64_t)host->nsnapshots * sizeof(*host->entries)
+    + host->nchunks * sizeof(*host->chunks)
+    + host->max_holes * sizeof(*host->holes)
+    + host->sidecars.bytes;
+}
+
+static void host_destroy(layer_t *layer)
+{
+  layer_host_t *const host = (layer_host_t *)layer;
+
+  host_discard(layer);
+  free(host->chunks);
+  free(host->entries);
+  free(host);
+}
+
+layer_t *layer_host_create(int64_t nsnapshots)
+{
+  static const layer_ops_t ops = {
+    .reserve = host_reserve,
+    .commit = host_commit,
+    .abandon = host_abandon,
+    .acquire = host_acquire,
+    .release = host_release,
+    .payload_bytes = host_payload_bytes,
+    .settle = host_settle,
+    .bind = host_bind,
+    .discard = host_discard,
+    .usage = host_usage,
+    .destroy = host_destroy,
+  };
+  layer_host_t *const host = calloc(1, sizeof(*host));
+
+  if (!host) {
+    return NULL;
+  }
+  host->layer.ops = &ops;
+  host->nsnapshots = nsnapshots;
+  host->alignment = host->sidecar_stride = 1;
+  host->reserved = -1;
+  host->entries = calloc(nsnapshots ? (size_t)nsnapshots : 1, sizeof(*host->entries));
+  if (!host->entries) {
+    free(host);
+    return NULL;
+  }
+  return &host->layer;
+}

@@ -1,0 +1,320 @@
+"""The store of compressed snapshots behind a function, seen from Python."""
+
+import ctypes as ct
+import threading
+import weakref
+from contextlib import contextmanager
+from functools import cached_property
+
+import numpy as np
+
+from devitocomp_plugin import abi
+from devitocomp_plugin.exceptions import CompressionError, StoreError
+from devitocomp_plugin.provider import current_provider
+
+__all__ = ['SnapshotStore']
+
+
+class SnapshotStore:
+
+    """
+    The compressed snapshots of one function.
+
+    Nothing is allocated, and no provider looked for, before the first access. From then
+    on the store is bound to a provider, and other providers can use it only if they can
+    decode its snapshots, or while it is empty.
+
+    Parameters
+    ----------
+    name : str
+        The function's name, for messages.
+    nsnapshots : int
+        The number of snapshots.
+    dtype : numpy.dtype
+    shape : tuple of int
+        Of one snapshot (under MPI: of the rank's part of it).
+    compression : DevitoComp
+    """
+
+    def __init__(self, name, nsnapshots, dtype, shape, compression):
+        self.name = name
+        self.nsnapshots = int(nsnapshots)
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(int(i) for i in shape)
+        self.compression = compression
+
+        self.provider = None
+        self.limits = None
+        self._handle = None
+        self._lock = threading.RLock()
+
+    def __len__(self):
+        return self.nsnapshots
+
+    def empty_like(self):
+        """An empty store for the same snapshots, bound to the same provider."""
+        store = SnapshotStore(self.name, self.nsnapshots, self.dtype, self.shape,
+                              self.compression)
+        if self.provider is not None:
+            store.bind(self.provider)
+        return store
+
+    # The C object
+
+    @property
+    def handle(self):
+        with self._lock:
+            if self._handle is None:
+                config = abi.Config(self.name.encode(), self.nsnapshots,
+                                    abi.dtype_code(self.dtype), len(self.shape))
+                config.dims[:len(self.shape)] = self.shape
+                handle = abi.runtime().devitocomp_store_create(ct.byref(config))
+                if not handle:
+                    raise StoreError(f"Out of memory: no store for the "
+                                     f"{self.nsnapshots} snapshots of `{self.name}`")
+                self._handle = handle
+                weakref.finalize(self, abi.runtime().devitocomp_store_destroy, handle)
+        return self._handle
+
+    def pointer(self, ctype):
+        """The store as an argument of generated code."""
+        return ct.cast(self.handle, ctype)
+
+    def bind(self, provider):
+        """
+        Let a provider read and write the snapshots.
+
+        Raises
+        ------
+        StoreError
+            If there are snapshots that it cannot decode.
+        """
+        with self._lock:
+            if provider is self.provider:
+                return
+            if self.provider is not None and self.usage.stored_bytes:
+                mine, other = _payload_kind(self.provider), _payload_kind(provider)
+                if mine != other:
+                    raise StoreError(
+                        f"The snapshots of `{self.name}` were compressed by {mine}, and "
+                        f"cannot be read or extended by {other}; use a provider of the "
+                        f"former, or drop them with `{self.name}.clear()`"
+                    )
+            if not all(self.shape):
+                # A rank without points: nothing will ever be compressed
+                self.provider = provider
+                return
+            limits = provider.check_tensor(self.dtype, self.shape,
+                                           self.compression.options)
+            status = abi.runtime().devitocomp_store_bind(self.handle,
+                                                         ct.byref(limits.struct))
+            if status != abi.OK:
+                failure = self.failure
+                raise StoreError(f"The limits of provider {provider} do not fit the "
+                                 f"snapshots of `{self.name}`: "
+                                 f"{failure.message.decode(errors='replace')}")
+            self.provider, self.limits = provider, limits
+            self.__dict__.pop('_plan', None)
+
+    # Runs of generated code
+
+    def begin(self, num_threads):
+        """Begin a run: until `end`, the store belongs to generated code."""
+        status = abi.runtime().devitocomp_store_begin(self.handle, num_threads)
+        if status != abi.OK:
+            raise StoreError(f"`{self.name}` is in use: its snapshots are being read or "
+                             "written by another run, in another thread or as another "
+                             "argument of this one")
+
+    def end(self):
+        """End a run."""
+        abi.runtime().devitocomp_store_end(self.handle)
+
+    def check(self):
+        """
+        Raise what went wrong in the latest run.
+
+        Raises
+        ------
+        CompressionError
+        """
+        failure = self.failure
+        if failure.status != abi.OK:
+            raise CompressionError(
+                failure.message.decode(errors='replace'), status=failure.status,
+                action=failure.action.decode(errors='replace'), function=self.name,
+                snapshot=failure.index, provider=str(self.provider)
+            )
+
+    @property
+    def failure(self):
+        failure = abi.Failure()
+        abi.runtime().devitocomp_store_failure(self.handle, ct.byref(failure))
+        return failure
+
+    @contextmanager
+    def _run(self):
+        with self._lock:
+            if self.provider is None:
+                self.bind(current_provider())
+            self.begin(0)
+            try:
+                yield
+            finally:
+                self.end()
+            self.check()
+
+    # Access from Python
+
+    @cached_property
+    def _plan(self):
+        return self.provider.plan(self.dtype, self.shape,
+                                  options=self.compression.options)
+
+    def read(self, index):
+        """
+        Decompress a snapshot.
+
+        Parameters
+        ----------
+        index : int
+            From 0 to the number of snapshots less one.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of the shape of one snapshot; zeros if it was never written.
+        """
+        out = np.zeros(self.shape, self.dtype)
+        if not self.is_stored(index) or out.size == 0:
+            return out
+        lib = abi.runtime()
+        with self._run():
+            slot = lib.devitocomp_store_acquire(self.handle, index, self._view(out),
+                                                abi.WILL_MODIFY)
+            if slot.ready:
+                error = None
+                try:
+                    self._plan.decompress(slot.payload, slot.payload_bytes, slot.sidecar,
+                                          out)
+                except CompressionError as e:
+                    error = e
+                lib.devitocomp_store_release(self.handle, ct.byref(slot),
+                                             *_outcome(error))
+        return out
+
+    def write(self, index, values):
+        """
+        Compress a snapshot.
+
+        Parameters
+        ----------
+        index : int
+            From 0 to the number of snapshots less one.
+        values : numpy.ndarray
+            Of the shape of one snapshot.
+        """
+        values = np.require(values, self.dtype, ['C', 'ALIGNED'])
+        if values.shape != self.shape:
+            values = np.ascontiguousarray(np.broadcast_to(values, self.shape))
+        lib = abi.runtime()
+        with self._run():
+            slot = lib.devitocomp_store_reserve(self.handle, index, self._view(values), 0)
+            if slot.ready:
+                error = None
+                try:
+                    slot.payload_bytes = self._plan.compress(
+                        values, slot.payload, slot.capacity, slot.sidecar
+                    )
+                except CompressionError as e:
+                    error = e
+                lib.devitocomp_store_commit(self.handle, ct.byref(slot),
+                                            *_outcome(error))
+
+    def _view(self, array):
+        view = abi.View(array.ctypes.data, 0, array.ndim, abi.HOST)
+        view.dims[:array.ndim] = array.shape
+        view.strides[:array.ndim] = abi.contiguous_strides(array.shape)
+        return view
+
+    def is_stored(self, index):
+        """True if a snapshot has been written."""
+        return self._handle is not None and bool(self.info(index).stored)
+
+    def clear(self):
+        """Drop all snapshots."""
+        with self._lock:
+            if self._handle is not None:
+                self.begin(0)
+                self.end()
+                abi.runtime().devitocomp_store_clear(self.handle)
+
+    # Accounting
+
+    def info(self, index):
+        """What is known about a snapshot, as a `devitocomp_snapshot_info_t`."""
+        info = abi.Info()
+        status = abi.runtime().devitocomp_store_info(self.handle, index, ct.byref(info))
+        if status != abi.OK:
+            raise IndexError(f"`{self.name}` has no snapshot {index}, only "
+                             f"0 to {self.nsnapshots - 1}")
+        return info
+
+    @property
+    def usage(self):
+        """What the store occupies, as a `devitocomp_usage_t`."""
+        usage = abi.Usage()
+        if self._handle is not None:
+            abi.runtime().devitocomp_store_usage(self.handle, ct.byref(usage))
+        return usage
+
+    # Pickling
+
+    def dump(self):
+        """The snapshots as plain Python objects; None if there are none."""
+        if self._handle is None:
+            return None
+        lib = abi.runtime()
+        payload, sidecar, size = ct.c_void_p(), ct.c_void_p(), ct.c_size_t()
+        snapshots = {}
+        for i in range(self.nsnapshots):
+            if lib.devitocomp_store_peek(self.handle, i, ct.byref(payload),
+                                         ct.byref(size), ct.byref(sidecar)) == abi.OK:
+                nside = self.info(i).sidecar_bytes
+                snapshots[i] = (_bytes(payload, size.value), _bytes(sidecar, nside))
+        if not snapshots:
+            return None
+        return {'provider': _payload_kind(self.provider), 'snapshots': snapshots}
+
+    def restore(self, dump):
+        """Take over what `dump` returned, here or in another process."""
+        provider = current_provider()
+        if dump['provider'] != _payload_kind(provider):
+            raise StoreError(
+                f"The snapshots of `{self.name}` were compressed by {dump['provider']}, "
+                f"and cannot be read by {_payload_kind(provider)}; set DEVITOCOMP_ROOT "
+                "to a provider of the former"
+            )
+        self.bind(provider)
+        for i, (payload, sidecar) in dump['snapshots'].items():
+            status = abi.runtime().devitocomp_store_put(self.handle, i, payload,
+                                                        len(payload), sidecar or None)
+            if status != abi.OK:
+                raise StoreError(f"Snapshot {i} of `{self.name}` could not be restored: "
+                                 f"{abi.status_name(status)}")
+
+
+def _payload_kind(provider):
+    """What has to be equal for payloads to be exchanged."""
+    return f"{provider.name}, payload version {provider.payload_version}"
+
+
+def _outcome(error):
+    if error is None:
+        return abi.OK, b''
+    status = error.status if error.status is not None else abi.PROVIDER_ERROR
+    return status, error.message.encode()
+
+
+def _bytes(pointer, size):
+    return ct.string_at(pointer, size) if size else b''

@@ -1,0 +1,298 @@
+"""TimeFunctions whose history is compressed."""
+
+from ctypes import POINTER
+from functools import cached_property
+
+import devito
+from devito.exceptions import InvalidArgument
+from devito.symbolics.extended_dtypes import NoDeclStruct
+from devito.tools import ReducerMap, is_integer
+
+from devitocomp_plugin.config import as_compression
+from devitocomp_plugin.data import SnapshotArray
+from devitocomp_plugin.layers import NoLayers, as_layers
+from devitocomp_plugin.provider import current_provider
+from devitocomp_plugin.report import CompressionReport
+from devitocomp_plugin.store import SnapshotStore
+
+__all__ = ['CompressedTimeFunction', 'TimeFunction']
+
+
+class TimeFunction(devito.TimeFunction):
+
+    """
+    A devito.TimeFunction that may be compressed.
+
+    Takes the parameters of devito.TimeFunction and, additionally, those below. Without
+    `compression` a plain devito.TimeFunction is returned.
+
+    Parameters
+    ----------
+    compression : None, str or DevitoComp, optional
+        None (the default) for a plain, dense TimeFunction; ``'devitocomp'`` or
+        ``DevitoComp()`` to compress with the provider's default tolerance;
+        ``DevitoComp(error=e)`` to set it. Requires an integer `save`.
+    layers : Layers, str or tuple of str, optional
+        Where snapshots live. Defaults to NoLayers, which means Host on CPUs.
+    serialization : str or pathlib.Path, optional
+        The directory of the Disk layer.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not one of the accepted values, if `compression` comes without
+        an integer `save`, or if `layers` or `serialization` come without `compression`.
+    ProviderError
+        If there is no usable provider, or if it refuses the dtype, the rank or the
+        tolerance of the function.
+
+    Examples
+    --------
+    >>> from devito import Grid
+    >>> from devitocomp_plugin import DevitoComp, TimeFunction
+    >>> grid = Grid(shape=(11, 11))
+    >>> usave = TimeFunction(name='usave', grid=grid, save=100,
+    ...                      compression=DevitoComp(error=1e-3))
+    >>> usave.data.shape
+    (100, 11, 11)
+    """
+
+    def __new__(cls, *args, **kwargs):
+        if cls is not TimeFunction:
+            return super().__new__(cls, *args, **kwargs)
+
+        if as_compression(kwargs.get('compression')) is not None:
+            return CompressedTimeFunction(*args, **kwargs)
+
+        kwargs.pop('compression', None)
+        if as_layers(kwargs.pop('layers', None)) is not NoLayers:
+            raise ValueError("`layers` says where compressed snapshots live, and this "
+                             "TimeFunction is not compressed; pass "
+                             "compression='devitocomp' too")
+        if kwargs.pop('serialization', None) is not None:
+            raise ValueError("`serialization` is the directory of compressed snapshots, "
+                             "and this TimeFunction is not compressed; pass "
+                             "compression='devitocomp' too")
+        return devito.TimeFunction(*args, **kwargs)
+
+
+class StoreStruct(NoDeclStruct):
+    """The opaque C type behind a compressed function; devitocomp_store.h declares it."""
+
+
+StoreStruct.__name__ = 'devitocomp_store'
+
+
+class CompressedTimeFunction(TimeFunction):
+
+    """
+    A TimeFunction that holds no dense data, but a store of compressed snapshots.
+
+    It stays an ordinary Operator parameter, whose C type is an opaque pointer to the
+    store. Users create it through TimeFunction.
+    """
+
+    # Never a source of strides or sizes for linearized accesses: it has no dense data
+    is_regular = False
+    is_autopaddable = False
+
+    __rkwargs__ = TimeFunction.__rkwargs__ + ('compression', 'layers', 'serialization')
+
+    _C_structname = StoreStruct.__name__
+    _C_ctype = POINTER(StoreStruct)
+
+    def __init_finalize__(self, *args, function=None, **kwargs):
+        self._compression = as_compression(kwargs.get('compression'))
+        self._layers = as_layers(kwargs.get('layers'))
+        self._serialization = kwargs.get('serialization')
+        initializer = kwargs.pop('initializer', None)
+        snapshots = kwargs.pop('snapshots', None)
+
+        if not is_integer(kwargs.get('save')):
+            raise ValueError("`compression` requires an integer `save`, the number of "
+                             f"snapshots to keep; got save={kwargs.get('save')!r}")
+        if self._serialization is not None and 'disk' not in self._layers.names:
+            raise ValueError(f"serialization={str(self._serialization)!r} is the "
+                             "directory of the Disk layer, which is not in "
+                             f"layers={str(self._layers)!r}")
+
+        super().__init_finalize__(*args, function=function, **kwargs)
+
+        if function is not None:
+            self._store = function._store
+            return
+
+        self._store = SnapshotStore(self.name, self.save, self.dtype, self.shape[1:],
+                                    self._compression)
+        if self.alias:
+            return
+        if all(self.shape[1:]):
+            # Fail here, not after an hour of propagation
+            current_provider().check_tensor(self.dtype, self.shape[1:],
+                                            self._compression.options)
+        if initializer is not None:
+            self.data.initialize(initializer)
+        if snapshots is not None:
+            self._store.restore(snapshots)
+
+    @property
+    def compression(self):
+        """The DevitoComp configuration."""
+        return self._compression
+
+    @property
+    def layers(self):
+        """The stack of storage layers."""
+        return self._layers
+
+    @property
+    def serialization(self):
+        """The directory of the Disk layer, or None."""
+        return self._serialization
+
+    # Data
+
+    @property
+    def data(self):
+        """
+        The snapshots, as a lazy array of shape ``(save, ...)``.
+
+        Reading ``data[t]`` decompresses a snapshot, assigning to it compresses one. A
+        snapshot never written reads as zeros.
+        """
+        return SnapshotArray(self._store, self.shape, self.dtype)
+
+    data_domain = data
+    data_local = data
+
+    @property
+    def data_ro_domain(self):
+        """A read-only view of `data`."""
+        return SnapshotArray(self._store, self.shape, self.dtype, writeable=False)
+
+    def _no_halo(self):
+        raise NotImplementedError(f"`{self.name}` is compressed, and the halo of a "
+                                  "compressed function is not stored; use `.data`")
+
+    data_with_halo = property(_no_halo)
+    data_ro_with_halo = property(_no_halo)
+    _data_with_outhalo = property(_no_halo)
+    _data_ro_with_outhalo = property(_no_halo)
+    _data_with_inhalo = property(_no_halo)
+    _data_ro_with_inhalo = property(_no_halo)
+    _data_allocated = property(_no_halo)
+    _data_ro_allocated = property(_no_halo)
+
+    def data_gather(self, **kwargs):
+        raise NotImplementedError(f"`{self.name}` is compressed, and cannot be gathered "
+                                  "on one rank as a whole; gather `.data[t]` instead")
+
+    @property
+    def initializer(self):
+        # Snapshots travel through the store, never as a dense array
+        return None
+
+    def clear(self):
+        """Drop all snapshots, and the memory they occupy."""
+        self._store.clear()
+
+    def compression_report(self):
+        """
+        Account for the snapshots held and for the work done on them.
+
+        Returns
+        -------
+        CompressionReport
+        """
+        return CompressionReport(self)
+
+    @cached_property
+    def nbytes_max(self):
+        """
+        The most bytes that all snapshots together can occupy, by the provider's limits.
+        """
+        limits = self._store.limits
+        if limits is None:
+            limits = current_provider().check_tensor(self.dtype, self.shape[1:],
+                                                     self._compression.options)
+        return self.save * (limits.max_compressed_bytes + limits.sidecar_bytes)
+
+    # Arguments processing
+
+    def _arg_defaults(self, alias=None, metadata=None, estimate_memory=False):
+        key = alias or self
+        if not isinstance(key, CompressedTimeFunction):
+            raise InvalidArgument(f"The Operator was built for a dense `{key.name}`; it "
+                                  f"cannot run with the compressed `{self.name}`")
+        args = ReducerMap({key.name: self if estimate_memory else StoreArgument(self)})
+        for a, d, s in zip(key.dimensions, self.dimensions, self.shape, strict=True):
+            args.update(d._arg_defaults(_min=0, size=s, alias=a))
+        return args
+
+    def _arg_values(self, **kwargs):
+        new = kwargs.get(self.name, self)
+        if not isinstance(new, CompressedTimeFunction):
+            raise InvalidArgument(
+                f"`{self.name}` is compressed, and can only be overridden by another "
+                f"compressed TimeFunction, not by {type(new).__name__}; copy the values "
+                "into the `.data` of one"
+            )
+        for i in ('compression', 'dtype', 'layers'):
+            if getattr(new, i) != getattr(self, i):
+                raise InvalidArgument(
+                    f"Cannot override `{self.name}` by `{new.name}`: their {i} differ, "
+                    f"{getattr(self, i)!r} and {getattr(new, i)!r}. Build the Operator "
+                    f"with `{new.name}`, or create both alike"
+                )
+        return super()._arg_values(**kwargs)
+
+    def _arg_finalize(self, args, alias=None):
+        key = alias or self
+        return {key.name: args[key.name].pointer}
+
+    # The autotuner makes shadow copies of what an Operator writes, through these two
+
+    def _C_as_ndarray(self, dataobj):
+        return dataobj.argument
+
+    def _C_make_dataobj(self, alias=None, **args):
+        return args[(alias or self).name].pointer
+
+    # Pickling support
+
+    @property
+    def snapshots(self):
+        """The compressed snapshots, in a form that can be pickled."""
+        return self._store.dump()
+
+    @property
+    def _pickle_rkwargs(self):
+        return tuple(self.__rkwargs__) + ('snapshots',)
+
+
+class StoreArgument:
+
+    """
+    The run-time value of a compressed function: mimics the attributes of an array that
+    Devito looks at, and carries the pointer that goes to the generated code.
+    """
+
+    def __init__(self, function, store=None):
+        self.function = function
+        self.store = store or function._store
+
+        self.shape = function.shape_allocated
+        self.dtype = function.dtype
+        # What generated code indexes are buffers of one snapshot
+        self.size = function.size_allocated // function.shape_allocated[0]
+
+    def copy(self):
+        """A scratch store, for runs whose output is thrown away."""
+        return StoreArgument(self.function, self.store.empty_like())
+
+    @cached_property
+    def pointer(self):
+        pointer = self.store.pointer(CompressedTimeFunction._C_ctype)
+        # Keeps the store alive, and lets others find it from the pointer
+        pointer.argument = self
+        return pointer

@@ -1,0 +1,41 @@
+"""What tests have in common."""
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope='session')
+def providers(tmp_path_factory):
+    """
+    A folder with the providers made for testing, each usable as a DEVITOCOMP_ROOT:
+    lossy, strided, faulty, wrong_version, no_symbol, not_a_library, old_header.
+    """
+    build = tmp_path_factory.mktemp('providers')
+    done = subprocess.run(['make', '-C', str(HERE / 'providers'), f'BUILD={build}'],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.fail(f'tests/providers cannot be built:\n{done.stdout}{done.stderr}')
+    return build
+
+
+@pytest.fixture
+def use_root(monkeypatch):
+    """A function that selects a provider until the end of the test; None: the bundled."""
+    def use(root):
+        if root is None:
+            monkeypatch.delenv('DEVITOCOMP_ROOT', raising=False)
+        else:
+            monkeypatch.setenv('DEVITOCOMP_ROOT', os.fspath(root))
+    return use
+
+
+@pytest.fixture
+def copy_of_dummy(tmp_path):
+    """The root of a copy of the bundled provider, to be tampered with."""
+    from devitocomp_plugin import paths
+    return Path(shutil.copytree(paths.dummy_root(), tmp_path / 'copy_of_dummy'))
