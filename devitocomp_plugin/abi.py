@@ -144,6 +144,7 @@ STORE_FUNCTIONS = {
     'devitocomp_store_acquire': (Slot, [ct.c_void_p, ct.c_int64, View, ct.c_int]),
     'devitocomp_store_release': (
         None, [ct.c_void_p, ct.POINTER(Slot), ct.c_int, ct.c_char_p]),
+    'devitocomp_store_covers': (ct.c_int, [ct.c_void_p, ct.c_int64]),
     'devitocomp_store_failed': (ct.c_int, [ct.c_void_p]),
     'devitocomp_store_create': (ct.c_void_p, [ct.POINTER(Config)]),
     'devitocomp_store_destroy': (None, [ct.c_void_p]),

@@ -31,6 +31,9 @@ class SnapshotArray(NDArrayOperatorsMixin):
         self.dtype = np.dtype(dtype)
         self.writeable = writeable
 
+    # Read by Devito's builtins
+    _is_decomposed = False
+
     def __repr__(self):
         stored = sum(self._store.is_stored(i) for i in range(len(self)))
         return (f"SnapshotArray(`{self._store.name}`, shape={self.shape}, "

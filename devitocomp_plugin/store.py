@@ -219,7 +219,7 @@ class SnapshotStore:
             values = np.ascontiguousarray(np.broadcast_to(values, self.shape))
         lib = abi.runtime()
         with self._run():
-            slot = lib.devitocomp_store_reserve(self.handle, index, self._view(values), 0)
+            slot = lib.devitocomp_store_reserve(self.handle, index, self._view(values))
             if slot.ready:
                 error = None
                 try:

@@ -57,8 +57,8 @@ class Buffers:
         key = (function, index, written)
         if key not in self._buffers:
             name = self._names[function, index]
-            if written and (function, index, False) in self._buffers:
-                name = self._sregistry.make_name(prefix=f'{name}w')
+            if (function, index, not written) in self._buffers:
+                name = self._sregistry.make_name(prefix=f'{name}_')
             self._buffers[key] = self._make(name, function)
         return self._buffers[key]
 

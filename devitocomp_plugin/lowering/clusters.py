@@ -177,7 +177,7 @@ class Copies:
 
             if handled:
                 group = [_rebuild(c, subs, n) for c in group]
-            if deferred:
+            if deferred or any(_has_guard_accesses(c, n) for c in group):
                 group = self.process(group, n + 1)
             processed.extend(group)
 
@@ -211,7 +211,7 @@ class Copies:
         if key not in pending:
             buffer = self.buffers.get(f, index, True)
             guards = outer_guards(template, n)
-            if is_full(aa[0], n):
+            if aa[0].is_write and is_full(aa[0], n):
                 guards = guards.xandg(innermost(template, n), is_partial(f))
             processed.append(make_load(template, n, buffer, index, guards=guards,
                                        modify=True, lenient=lenient))
@@ -291,7 +291,11 @@ def _has_inner_guards(c, n):
 def _is_stable(guards):
     """True if conditions cannot change within an iteration of the loops they are in."""
     symbols = {i for g in guards for i in g.free_symbols}
-    return all(i.is_Dimension or i.is_const for i in symbols)
+    return all(i.is_Dimension or getattr(i, 'is_const', False) for i in symbols)
+
+
+def _has_guard_accesses(c, n):
+    return compressed(c.guards.get(d) for d in c.ispace.itdims[n:])
 
 
 def _by_index(aa):

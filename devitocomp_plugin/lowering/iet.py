@@ -139,6 +139,10 @@ class CopyLowerer:
         name, make = (('read_snapshot', self._make_read) if is_load else
                       ('write_snapshot', self._make_write))
         body = make(op, next(iter(formals)), lead)
+        if op.lenient:
+            covers = DefFunction('devitocomp_store_covers',
+                                 [op.function._C_symbol, next(iter(formals))])
+            body = Conditional(covers, List(body=body))
         efunc = make_callable(self.sregistry.make_name(prefix=name), body)
         self.efuncs.append(efunc)
 
@@ -148,8 +152,10 @@ class CopyLowerer:
         plan, view, exec_, slot = self._get_plan(op), *self._make_locals()
         return [
             self._describe(op.target, lead, view),
-            Call('devitocomp_store_acquire', [op.function, index, view, _flags(op)],
-                 retobj=slot),
+            Call('devitocomp_store_acquire', [
+                op.function, index, view,
+                Macro('DEVITOCOMP_WILL_MODIFY') if op.modify else 0
+            ], retobj=slot),
             Conditional(FieldFromComposite('ready', slot), List(body=[
                 Call('devitocomp_host', [self.nthreads], retobj=exec_),
                 Call('devitocomp_decompress', [
@@ -231,9 +237,3 @@ status = Symbol(name='status', dtype=np.int32)
 
 def _fields(slot, *names):
     return [FieldFromComposite(i, slot) for i in names]
-
-
-def _flags(op):
-    flags = [name for name, value in (('DEVITOCOMP_WILL_MODIFY', op.modify),
-                                      ('DEVITOCOMP_LENIENT', op.lenient)) if value]
-    return Macro(' | '.join(flags)) if flags else 0

@@ -166,7 +166,8 @@ class Window:
         for index, offset in sorted(self.offsets.items(),
                                     key=lambda i: (i[1] != 0, i[1])):
             name = sregistry.make_name(prefix='t')
-            steppers[index] = ModuloDimension(name, slots, index, slots.symbolic_size)
+            steppers[index] = ModuloDimension(name, slots, index, slots.symbolic_size,
+                                              origin=slots + offset)
         return steppers
 
     def _make_prologue(self, c, buffer, size):

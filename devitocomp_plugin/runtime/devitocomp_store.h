@@ -195,6 +195,10 @@ devitocomp_slot_t devitocomp_store_acquire(devitocomp_store_t *store, int64_t in
 void devitocomp_store_release(devitocomp_store_t *store, devitocomp_slot_t *slot,
                               int status, const char *message);
 
+/* Nonzero if the store has a snapshot of that index, written or not: for accesses that
+   are to be skipped, rather than to fail, where they leave it. */
+int devitocomp_store_covers(const devitocomp_store_t *store, int64_t index);
+
 /* Nonzero once the store has failed. */
 int devitocomp_store_failed(const devitocomp_store_t *store);
 

@@ -656,6 +656,12 @@ void devitocomp_store_release(devitocomp_store_t *store, devitocomp_slot_t *slot
 }
 
 DEVITOCOMP_EXPORT
+int devitocomp_store_covers(const devitocomp_store_t *store, int64_t index)
+{
+  return index >= 0 && index < store->config.nsnapshots;
+}
+
+DEVITOCOMP_EXPORT
 int devitocomp_store_failed(const devitocomp_store_t *store)
 {
   return store->failure.status != DEVITOCOMP_OK;
@@ -815,7 +821,6 @@ void devitocomp_store_end(devitocomp_store_t *store)
   }
   store->activity = IDLE;
   ops->settle(store->layer);
-  forget_all(store);
   unclaim(store);
 }
 

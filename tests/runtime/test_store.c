@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 static int checks, failures;
 
@@ -669,8 +670,15 @@ static void test_failures(void)
   CHECK(!slot.ready);
   CHECK(failed_with(store, DEVITOCOMP_UNSUPPORTED, 0, "store", "host memory"));
   devitocomp_store_end(store);
+  CHECK(devitocomp_store_begin(store, 2) == DEVITOCOMP_OK);
+  view.kind = DEVITOCOMP_EXECUTION_HOST;
+  view.data = NULL;
+  slot = devitocomp_store_reserve(store, 0, view);
+  CHECK(!slot.ready);
+  CHECK(failed_with(store, DEVITOCOMP_INVALID_ARGUMENT, 0, "store", "no data"));
+  devitocomp_store_end(store);
 
-  /* A failure is not remembered as a decoded view. */
+  /* One slot at a time. */
   CHECK(devitocomp_store_begin(store, 2) == DEVITOCOMP_OK);
   slot = devitocomp_store_reserve(store, 1, view_of(&f, 0));
   CHECK(slot.ready);
@@ -762,6 +770,9 @@ static void test_bind(void)
   CHECK(failed_with(store, DEVITOCOMP_INVALID_ARGUMENT, 1, "store", "limits"));
   devitocomp_store_end(store);
 
+  CHECK(devitocomp_store_put(store, 0, &f, 1, &f) == DEVITOCOMP_INVALID_ARGUMENT);
+  CHECK(failed_with(store, DEVITOCOMP_INVALID_ARGUMENT, 0, "store", "limits"));
+
   for (i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
     limits = default_limits;
     limits.payload_alignment = bad[i];
@@ -847,6 +858,7 @@ static void test_overruns(void)
     CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
     slot = devitocomp_store_reserve(store, 1, view_of(&f, 0));
     CHECK(slot.ready);
+    CHECK(((char *)slot.sidecar)[0] == 0 && ((char *)slot.sidecar)[SIDECAR - 1] == 0);
     memset(slot.payload, 1, slot.capacity);
     memset(slot.sidecar, 1, SIDECAR);
     slot.payload_bytes = 100;
@@ -1092,6 +1104,68 @@ static void test_rewriting(void)
   free(f.data);
 }
 
+/* Store a snapshot of that many bytes, and tell where it went. */
+static const char *place(devitocomp_store_t *store, int64_t index, const function_t *f,
+                         size_t bytes)
+{
+  devitocomp_slot_t slot = devitocomp_store_reserve(store, index, view_of(f, 0));
+  CHECK(slot.ready);
+  slot.payload_bytes = bytes;
+  devitocomp_store_commit(store, &slot, DEVITOCOMP_OK, NULL);
+  slot = devitocomp_store_acquire(store, index, view_of(f, 0), DEVITOCOMP_WILL_MODIFY);
+  CHECK(slot.ready && slot.payload_bytes == bytes);
+  devitocomp_store_release(store, &slot, DEVITOCOMP_OK, NULL);
+  return slot.payload;
+}
+
+/* What becomes of the room of snapshots that are stored again. */
+static void test_holes(void)
+{
+  function_t f = new_function(1, 0);
+  devitocomp_limits_t limits = default_limits;
+  devitocomp_store_t *store;
+  const char *base;
+  int i;
+
+  limits.max_compressed_bytes = 10000;
+  store = new_store(5, &limits);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  base = place(store, 0, &f, 1000);
+  for (i = 1; i < 5; i++) {
+    CHECK(place(store, i, &f, 1000) == base + 1000 * i);
+  }
+  /* Holes to both sides of an extent join with it. */
+  CHECK(place(store, 0, &f, 2000) == base + 5000);
+  CHECK(place(store, 2, &f, 2000) == base + 7000);
+  CHECK(place(store, 1, &f, 3000) == base);
+  /* The smallest hole that suffices is taken, and what remains of it is used. */
+  CHECK(place(store, 0, &f, 4000) == base + 9000);
+  CHECK(place(store, 3, &f, 1000) == base + 3000);
+  CHECK(place(store, 4, &f, 900) == base + 4000);
+  CHECK(place(store, 2, &f, 1100) == base + 4904);
+  /* The end of the arena comes down through the hole before it. */
+  CHECK(place(store, 0, &f, 9000) == base + 6008);
+  CHECK(place(store, 2, &f, 9000) == base + 15008);
+  CHECK(place(store, 2, &f, 1104) == base + 4904);
+  CHECK(place(store, 0, &f, 0) != NULL);
+  CHECK(place(store, 0, &f, 10000) == base + 6008);
+  CHECK(!devitocomp_store_failed(store));
+  devitocomp_store_end(store);
+  devitocomp_store_destroy(store);
+  free(f.data);
+}
+
+static size_t address_space(void)
+{
+  FILE *const file = fopen("/proc/self/statm", "r");
+  size_t pages = 0;
+  if (file) {
+    CHECK(fscanf(file, "%zu", &pages) == 1);
+    fclose(file);
+  }
+  return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 /* Address space that runs out: a failure, and nothing lost. */
 static void test_exhaustion(void)
 {
@@ -1121,12 +1195,13 @@ static void test_exhaustion(void)
     stored++;
     if (i == 1) {
       none = old;
-      none.rlim_cur = 1 << 20;
+      none.rlim_cur = address_space() + (30 << 20);
       CHECK(!setrlimit(RLIMIT_AS, &none));
     }
   }
   setrlimit(RLIMIT_AS, &old);
-  CHECK(stored > 2 && stored < MOST);
+  /* A chunk of eight, then what is left one by one. */
+  CHECK(stored > 8 && stored < MOST);
   CHECK(failed_with(store, DEVITOCOMP_OUT_OF_MEMORY, stored, "store", " bytes"));
   CHECK(devitocomp_store_info(store, stored, &info) == DEVITOCOMP_OK && !info.stored);
   devitocomp_store_end(store);
@@ -1364,6 +1439,7 @@ int main(void)
   test_packing();
   test_overhead();
   test_rewriting();
+  test_holes();
   test_exhaustion();
   test_statistics();
   test_pickling();
