@@ -10,13 +10,18 @@ check_devito()
 
 from devitocomp_plugin.config import DevitoComp  # noqa: E402
 from devitocomp_plugin.layers import (  # noqa: E402
-    Device, Disk, DiskDevice, DiskHost, DiskHostDevice, Host, HostDevice, NoLayers
+    Device,
+    Disk,
+    DiskDevice,
+    DiskHost,
+    DiskHostDevice,
+    Host,
+    HostDevice,
+    NoLayers,
 )
 from devitocomp_plugin.operators import register  # noqa: E402
 from devitocomp_plugin.types.functions import TimeFunction  # noqa: E402
-from devitocomp_plugin.types.tensors import (  # noqa: E402
-    TensorTimeFunction, VectorTimeFunction
-)
+from devitocomp_plugin.types.tensors import TensorTimeFunction, VectorTimeFunction  # noqa: E402
 
 __all__ = ['Device', 'DevitoComp', 'Disk', 'DiskDevice', 'DiskHost', 'DiskHostDevice',
            'Host', 'HostDevice', 'NoLayers', 'TensorTimeFunction', 'TimeFunction',

@@ -40,8 +40,8 @@ class CompressionMixin:
     def _specialize_clusters(cls, clusters, **kwargs):
         if has_snapshots(clusters):
             provider = current_build().provider
-            clusters = lower_snapshots(clusters, strided='strided' in provider.claims.flags,
-                                       **kwargs)
+            strided = 'strided' in provider.claims.flags
+            clusters = lower_snapshots(clusters, strided=strided, **kwargs)
         return super()._specialize_clusters(clusters, **kwargs)
 
     @classmethod

@@ -25,7 +25,8 @@ from devitocomp_plugin.exceptions import (
     ProviderSymbolError,
     ProviderVersionError,
 )
-from devitocomp_plugin.provider import Limits, aligned_buffer, current_provider
+from devitocomp_plugin.plan import Limits
+from devitocomp_plugin.provider import current_provider
 
 STRUCTS = {
     'devitocomp_execution_t': abi.Execution, 'devitocomp_tensor_t': abi.Tensor,
@@ -34,6 +35,13 @@ STRUCTS = {
     'devitocomp_snapshot_info_t': abi.Info, 'devitocomp_failure_t': abi.Failure,
     'devitocomp_usage_t': abi.Usage
 }
+
+
+def aligned_buffer(nbytes, alignment):
+    """A zeroed byte array whose first byte is aligned."""
+    raw = np.zeros(nbytes + alignment, dtype=np.uint8)
+    start = -raw.ctypes.data % alignment
+    return raw[start:start + nbytes]
 
 
 def constants():

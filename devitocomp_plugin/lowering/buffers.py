@@ -8,8 +8,8 @@ from devitocomp_plugin.lowering.accesses import split_offset
 from devitocomp_plugin.lowering.syncs import LoadSnapshot, SaveSnapshot
 from devitocomp_plugin.types.buffer import SnapshotBuffer
 
-__all__ = ['Buffers', 'innermost', 'level_key', 'make_load', 'make_save',
-           'outer_guards', 'relocate']
+__all__ = ['Buffers', 'innermost', 'iteration_order', 'level_key', 'make_load',
+           'make_save', 'outer_guards', 'relocate']
 
 
 class Buffers:
@@ -70,6 +70,12 @@ class Buffers:
     def _make(self, name, function, **kwargs):
         return SnapshotBuffer(name=name, parent=function, halo=self._halos[function],
                               **kwargs)
+
+
+def iteration_order(index):
+    """Sort key for time indices, by when a forward iteration comes to them."""
+    rest, offset = split_offset(index)
+    return (str(rest), offset)
 
 
 def _dense_order(index):
@@ -169,4 +175,5 @@ def _make_copy(cluster, n, lhs, rhs, guards, op):
     properties = cluster.properties.filter(lambda d: d in prefix.itdims)
     properties = properties.affine(dims).sequentialize((*prefix.itdims, *dims))
 
-    return Cluster(Eq(lhs, rhs), ispace, guards, properties, {innermost(cluster, n): [op]})
+    syncs = {innermost(cluster, n): [op]}
+    return Cluster(Eq(lhs, rhs), ispace, guards, properties, syncs)

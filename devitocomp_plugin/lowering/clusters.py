@@ -4,18 +4,33 @@ from collections import OrderedDict
 from itertools import combinations, groupby
 
 from devito.exceptions import CompilationError
+from devito.ir import Backward
 from devito.ir.clusters.algorithms import HaloComms
 from devito.symbolics import uxreplace
 from devito.tools import filter_ordered, timed_pass
 from sympy import true
 
 from devitocomp_plugin.lowering.accesses import (
-    Access, accesses, compressed, home, is_distinct, is_full, is_partial, time_index
+    Access,
+    accesses,
+    compressed,
+    home,
+    is_distinct,
+    is_full,
+    is_partial,
+    time_index,
 )
 from devitocomp_plugin.lowering.buffers import (
-    Buffers, innermost, level_key, make_load, make_save, outer_guards, relocate
+    Buffers,
+    innermost,
+    iteration_order,
+    level_key,
+    make_load,
+    outer_guards,
+    relocate,
 )
 from devitocomp_plugin.lowering.direct import save_directly
+from devitocomp_plugin.lowering.levels import Level
 from devitocomp_plugin.lowering.rolling import roll
 from devitocomp_plugin.lowering.syncs import SaveSnapshot, is_copy
 from devitocomp_plugin.types.functions import CompressedTimeFunction
@@ -100,18 +115,6 @@ def lower_snapshots(clusters, sregistry=None, strided=False, **kwargs):
     return HaloComms().process(clusters)
 
 
-class Pending:
-
-    """A buffer written, and not yet stored."""
-
-    def __init__(self, cluster, n, buffer, index, guards, lenient):
-        self.buffer = buffer
-        self.function = buffer.parent
-        self.index = index
-        self.guards = guards
-        self.save = make_save(cluster, n, buffer, index, buffer.parent, lenient=lenient)
-
-
 class Copies:
 
     """
@@ -129,94 +132,70 @@ class Copies:
         if self.strided:
             clusters = save_directly(clusters, n)
 
-        processed = []
-        clean = {}
-        pending = OrderedDict()
-
-        def flush(key):
-            for k in [k for k, p in pending.items() if key(p)]:
-                processed.append(pending.pop(k).save)
-
-        def forget(key):
-            for k in [k for k in clean if key(*k[:2])]:
-                clean.pop(k)
-
+        level = Level()
         for _, group in groupby(clusters, key=lambda c: level_key(c, n)):
             group = list(group)
 
             # Copies made by other passes
             for f, written in _copied(group):
-                flush(lambda p: p.function is f)  # noqa: B023
+                level.store(f)
                 if written:
-                    forget(lambda g, i: g is f)  # noqa: B023
+                    level.forget(f)
 
-            if n > 0:
-                loads, group = self._lower_guard(group, n)
-                if loads:
-                    flush(lambda p: p.function in [i.parent for i in loads])  # noqa: B023
-                    processed.extend(loads.values())
+            group = self._lower_guard(group, n, level)
             _, guards = level_key(group[0], n)
 
             handled, deferred = self._partition(group, n)
             for f in deferred:
-                flush(lambda p: p.function is f)  # noqa: B023
+                level.store(f)
 
             subs = {}
             for f, v in handled.items():
                 for index, aa in _by_index(v).items():
-                    # What is pending and might be the very snapshot must land first
-                    key = (f, index, guards)
-                    flush(lambda p: (p.function is f  # noqa: B023
-                                     and (p.function, p.index, p.guards) != key  # noqa: B023
-                                     and not is_distinct(p.index, index)))  # noqa: B023
-                    buffer = self._enter(key, aa, n, clean, pending, processed)
-                    if any(a.is_write for a in aa):
-                        forget(lambda g, i: (g is f  # noqa: B023
-                                             and not is_distinct(i, index)))  # noqa: B023
+                    buffer = self._enter((f, index, guards), aa, n, level)
                     subs.update({a.indexed: relocate(a.indexed, buffer) for a in aa})
 
             if handled:
                 group = [_rebuild(c, subs, n) for c in group]
             if deferred or any(_has_guard_accesses(c, n) for c in group):
                 group = self.process(group, n + 1)
-            processed.extend(group)
+            level.extend(group)
 
             for f, v in deferred.items():
                 if any(a.is_write for a in v):
-                    forget(lambda g, i: g is f)  # noqa: B023
+                    level.forget(f)
             if not _is_stable(guards):
-                # By the time of a later copy the condition may have changed
-                flush(lambda p: p.guards == guards)  # noqa: B023
-                for k in [k for k in clean if k[2] == guards]:
-                    clean.pop(k)
+                level.leave(guards)
+        level.store_all()
 
-        flush(lambda p: True)
+        return level.clusters
 
-        return processed
-
-    def _enter(self, key, aa, n, clean, pending, processed):
+    def _enter(self, key, aa, n, level):
         """Provide the buffer for a group's accesses to one snapshot."""
         f, index, guards = key
         template = aa[0].cluster
         lenient = any(_has_inner_guards(a.cluster, n) for a in aa)
+        written = any(a.is_write for a in aa)
 
-        if not any(a.is_write for a in aa):
-            if key in pending:
-                return pending[key].buffer
-            if key not in clean:
-                clean[key] = buffer = self.buffers.get(f, index, False)
-                processed.append(make_load(template, n, buffer, index, lenient=lenient))
-            return clean[key]
+        level.store(f, index, key)
+        if written:
+            level.forget(f, index)
 
-        if key not in pending:
-            buffer = self.buffers.get(f, index, True)
-            guards = outer_guards(template, n)
+        buffer = level.find(key)
+        if buffer is not None:
+            return buffer
+
+        buffer = self.buffers.get(f, index, written)
+        when = outer_guards(template, n)
+        if written:
+            level.write(template, n, buffer, key, lenient)
             if aa[0].is_write and is_full(aa[0], n):
-                guards = guards.xandg(innermost(template, n), is_partial(f))
-            processed.append(make_load(template, n, buffer, index, guards=guards,
-                                       modify=True, lenient=lenient))
-            pending[key] = Pending(template, n, buffer, index, guards, lenient)
-        return pending[key].buffer
+                when = when.xandg(innermost(template, n), is_partial(f))
+        else:
+            level.clean[key] = buffer
+        level.extend([make_load(template, n, buffer, index, guards=when, modify=written,
+                                lenient=lenient)])
+        return buffer
 
     def _partition(self, group, n):
         """
@@ -257,29 +236,28 @@ class Copies:
                 "equations over two Operators"
             )
 
-    def _lower_guard(self, group, n):
+    def _lower_guard(self, group, n, level):
         """Load what the condition shared by a group reads."""
-        d = group[0].ispace.itdims[n-1]
-        guard = group[0].guards.get(d)
-        found = filter_ordered(compressed([guard]))
-        if not found or is_copy(group[0]):
-            return {}, group
-
         c = group[0]
-        outer = (None, *c.ispace.itdims[:n-1])
-        guards = c.guards.filter(lambda i: i in outer)
-        loads, subs = {}, {}
+        d = innermost(c, n)
+        found = filter_ordered(compressed([c.guards.get(d)])) if n > 0 else []
+        if not found or is_copy(c):
+            return group
+
+        guards = outer_guards(c, n - 1)
+        subs = {}
         for i in found:
             index = time_index(i)
             if home(c.ispace, index) > n:
-                raise CompilationError(f"The condition `{guard}` reads `{i}` outside the "
-                                       "loops that define its time index")
+                raise CompilationError(f"The condition `{c.guards[d]}` reads `{i}` "
+                                       "outside the loops that define its time index")
+            level.store(i.function)
             buffer = self.buffers.get(i.function, index, False)
-            loads[buffer] = make_load(c, n, buffer, index, guards=guards, lenient=True)
+            level.extend([make_load(c, n, buffer, index, guards=guards, lenient=True)])
             subs[i] = relocate(i, buffer)
-        guard = guard.xreplace(subs)
-        return loads, [_sequentialize(i.rebuild(guards=i.guards.impose(d, guard)), n)
-                       for i in group]
+        guard = c.guards[d].xreplace(subs)
+        return [_sequentialize(i.rebuild(guards=i.guards.impose(d, guard)), n)
+                for i in group]
 
 
 # *** Utils
@@ -299,10 +277,15 @@ def _has_guard_accesses(c, n):
 
 
 def _by_index(aa):
-    mapper = OrderedDict()
+    # In the order of iteration: a snapshot is then copied from the buffer that held it
+    # in the previous iteration before that buffer is filled anew
+    mapper = {}
     for a in aa:
         mapper.setdefault(a.index, []).append(a)
-    return mapper
+    c = aa[0].cluster
+    backward = any(c.ispace.directions[d] is Backward for d in c.ispace.itdims
+                   if d.is_Time)
+    return {i: mapper[i] for i in sorted(mapper, key=iteration_order, reverse=backward)}
 
 
 def _copied(group):

@@ -2,12 +2,28 @@
 
 import numpy as np
 from devito.ir.iet import (
-    Break, Call, Conditional, Definition, EntryFunction, Expression, FindNodes, Iteration,
-    List, Return, SyncSpot, Transformer, make_callable
+    Break,
+    Call,
+    Conditional,
+    Definition,
+    EntryFunction,
+    Expression,
+    FindNodes,
+    Iteration,
+    List,
+    Return,
+    SyncSpot,
+    Transformer,
+    make_callable,
 )
 from devito.passes.iet.engine import iet_pass
 from devito.symbolics import (
-    Byref, DefFunction, FieldFromComposite, FieldFromPointer, Macro, String
+    Byref,
+    DefFunction,
+    FieldFromComposite,
+    FieldFromPointer,
+    Macro,
+    String,
 )
 from devito.tools import filter_ordered
 from devito.types import Symbol
@@ -15,7 +31,12 @@ from devito.types import Symbol
 from devitocomp_plugin.lowering.accesses import time_index
 from devitocomp_plugin.lowering.syncs import LoadSnapshot, SnapshotOp
 from devitocomp_plugin.types.objects import (
-    Execution, Plan, PlanPointer, Slot, Tensor, View
+    Execution,
+    Plan,
+    PlanPointer,
+    Slot,
+    Tensor,
+    View,
 )
 
 __all__ = ['lower_copies']
@@ -130,7 +151,8 @@ class CopyLowerer:
 
         # Take the indices from the nest, as earlier passes may have renamed what they
         # are made of
-        formals = {Symbol(name='index', dtype=np.int32, is_const=True): time_index(access)}
+        index = Symbol(name='index', dtype=np.int32, is_const=True)
+        formals = {index: time_index(access)}
         lead = -1
         if op.tindex is not None:
             lead = Symbol(name='lead', dtype=np.int32, is_const=True)
@@ -138,10 +160,10 @@ class CopyLowerer:
 
         name, make = (('read_snapshot', self._make_read) if is_load else
                       ('write_snapshot', self._make_write))
-        body = make(op, next(iter(formals)), lead)
+        body = make(op, index, lead)
         if op.lenient:
             covers = DefFunction('devitocomp_store_covers',
-                                 [op.function._C_symbol, next(iter(formals))])
+                                 [op.function._C_symbol, index])
             body = Conditional(covers, List(body=body))
         efunc = make_callable(self.sregistry.make_name(prefix=name), body)
         self.efuncs.append(efunc)

@@ -8,7 +8,10 @@ from devito.symbolics import uxreplace
 from devito.types import ModuloDimension
 
 from devitocomp_plugin.lowering.accesses import (
-    accesses, is_full, is_partial, split_offset
+    accesses,
+    is_full,
+    is_partial,
+    split_offset,
 )
 from devitocomp_plugin.lowering.buffers import make_load, make_save, relocate
 
@@ -141,8 +144,8 @@ class Window:
             properties = c.properties.sequentialize(self.dim)
             processed.append(c.rebuild(exprs=exprs, ispace=ispace, properties=properties))
         c = last.cluster.rebuild(ispace=last.cluster.ispace.augment(subiters))
-        processed.append(make_save(c, 1, buffer, index, self.function, slot=steppers[index],
-                                   guards=self._guards(c)))
+        processed.append(make_save(c, 1, buffer, index, self.function,
+                                   slot=steppers[index], guards=self._guards(c)))
 
         return self._make_prologue(group[0], buffer, size), processed
 

@@ -23,7 +23,8 @@
  * devitocomp_store_failed tells. Whoever runs the generated code reads the failure and
  * begins the next run with devitocomp_store_begin, which clears it.
  *
- * One run (from begin to end) may use a store at a time; within a run, one thread.
+ * One run (from begin to end) may use a store at a time; within a run, one thread, which
+ * commits or releases a slot before it asks for the next.
  */
 #ifndef DEVITOCOMP_STORE_H
 #define DEVITOCOMP_STORE_H
