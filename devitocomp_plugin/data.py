@@ -35,9 +35,9 @@ class SnapshotArray(NDArrayOperatorsMixin):
     _is_decomposed = False
 
     def __repr__(self):
-        stored = sum(self._store.is_stored(i) for i in range(len(self)))
         return (f"SnapshotArray(`{self._store.name}`, shape={self.shape}, "
-                f"dtype={self.dtype}, {stored} of {len(self)} snapshots stored)")
+                f"dtype={self.dtype}, {len(self._store.stored)} of {len(self)} "
+                "snapshots stored)")
 
     def __len__(self):
         return self.shape[0]
@@ -107,19 +107,21 @@ class SnapshotArray(NDArrayOperatorsMixin):
             self._assign(snapshots, rest, np.asarray(values))
             return
 
-        # Does `values` have an entry for each snapshot, or is it the same for all?
-        probe = np.empty(self.shape[1:], np.bool_)[rest].ndim
-        per_snapshot = values.ndim > probe and values.shape[values.ndim - probe - 1] > 1
-        if per_snapshot and values.shape[-probe - 1] != len(snapshots):
+        target = (len(snapshots), *np.broadcast_to(np.False_, self.shape[1:])[rest].shape)
+        while values.ndim > len(target) and values.shape[0] == 1:
+            values = values[0]
+        try:
+            fits = np.broadcast_shapes(values.shape, target) == target
+        except ValueError:
+            fits = False
+        if not fits:
             raise ValueError(f"could not broadcast values of shape {values.shape} into "
-                             f"{len(snapshots)} snapshots")
+                             f"{len(snapshots)} snapshots, that is, shape {target}")
+        same = values.ndim < len(target) or values.shape[0] == 1
         for n, i in enumerate(snapshots):
-            if per_snapshot:
-                self._assign(i, rest, np.asarray(values[n]))
-            else:
-                self._assign(i, rest, np.squeeze(np.asarray(values), axis=tuple(
-                    range(values.ndim - probe))) if values.ndim > probe
-                    else np.asarray(values))
+            v = values[n] if not same else values[0] if values.ndim == len(target) \
+                else values
+            self._assign(i, rest, np.asarray(v))
 
     def _assign(self, index, rest, values):
         rest = rest if isinstance(rest, tuple) else (rest,)

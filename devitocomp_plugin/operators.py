@@ -1,5 +1,7 @@
 """Devito's Operators, able to handle compressed functions."""
 
+from copy import copy
+
 from devito.exceptions import InvalidArgument
 from devito.logger import perf
 from devito.operator.registry import operator_registry
@@ -64,14 +66,23 @@ class CompressionMixin:
         return tuple(p for p in self.parameters if isinstance(p, CompressedTimeFunction))
 
     def _jit_compile(self):
-        if self._lib is None and self._compressed:
-            if self._provider is None:
-                self._attach(current_provider())
-            record = link(self._provider)
-            self._compiler.add_include_dirs(record.include_dirs)
-            self._compiler.add_library_dirs(record.library_dirs, rpath=True)
-            self._compiler.add_libraries(record.libraries)
-        super()._jit_compile()
+        if self._lib is not None or not self._compressed:
+            return super()._jit_compile()
+
+        if self._provider is None:
+            self._attach(current_provider())
+        record = link(self._provider)
+
+        # Leave no trace of this provider behind, another may be in use after unpickling
+        compiler, self._compiler = self._compiler, copy(self._compiler)
+        self._compiler.ldflags = list(compiler.ldflags)
+        self._compiler.add_include_dirs(record.include_dirs)
+        self._compiler.add_library_dirs(record.library_dirs, rpath=True)
+        self._compiler.add_libraries(record.libraries)
+        try:
+            super()._jit_compile()
+        finally:
+            self._compiler = compiler
 
     # Execution
 

@@ -65,19 +65,19 @@ class CompressionReport:
 
     def __init__(self, function):
         store = function._store
+        stored = store.stored
         self.name = function.name
         self.provider = str(store.provider) if store.provider is not None else None
         self.error_bound = store.limits.error_bound if store.limits else None
         self.error_kind = store.limits.error_kind if store.limits else None
 
         self.per_snapshot = []
-        for i in range(store.nsnapshots if self.provider else 0):
+        for i in stored:
             info = store.info(i)
-            if info.stored:
-                self.per_snapshot.append(SnapshotReport(
-                    i, info.raw_bytes, info.payload_bytes + info.sidecar_bytes,
-                    info.compress_seconds, info.decompress_seconds, info.decompressions
-                ))
+            self.per_snapshot.append(SnapshotReport(
+                i, info.raw_bytes, info.payload_bytes + info.sidecar_bytes,
+                info.compress_seconds, info.decompress_seconds, info.decompressions
+            ))
 
         self.snapshots = len(self.per_snapshot)
         self.raw_bytes = self._total('raw_bytes')

@@ -46,6 +46,7 @@ class SnapshotStore:
         self.provider = None
         self.limits = None
         self._handle = None
+        self._dump = None
         self._lock = threading.RLock()
 
     def __len__(self):
@@ -92,29 +93,36 @@ class SnapshotStore:
         with self._lock:
             if provider is self.provider:
                 return
-            if self.provider is not None and self.usage.stored_bytes:
-                mine, other = _payload_kind(self.provider), _payload_kind(provider)
-                if mine != other:
-                    raise StoreError(
-                        f"The snapshots of `{self.name}` were compressed by {mine}, and "
-                        f"cannot be read or extended by {other}; use a provider of the "
-                        f"former, or drop them with `{self.name}.clear()`"
-                    )
-            if not all(self.shape):
-                # A rank without points: nothing will ever be compressed
-                self.provider = provider
-                return
-            limits = provider.check_tensor(self.dtype, self.shape,
-                                           self.compression.options)
-            status = abi.runtime().devitocomp_store_bind(self.handle,
-                                                         ct.byref(limits.struct))
-            if status != abi.OK:
-                failure = self.failure
-                raise StoreError(f"The limits of provider {provider} do not fit the "
-                                 f"snapshots of `{self.name}`: "
-                                 f"{failure.message.decode(errors='replace')}")
-            self.provider, self.limits = provider, limits
+            held = self._dump['provider'] if self._dump else \
+                self.provider and self.usage.stored_bytes and _payload_kind(self.provider)
+            if held and held != _payload_kind(provider):
+                raise StoreError(
+                    f"The snapshots of `{self.name}` were compressed by {held}, and "
+                    f"cannot be read or extended by {_payload_kind(provider)}; use a "
+                    f"provider of the former, or drop them with `{self.name}.clear()`"
+                )
+            if all(self.shape):
+                # Else a rank without points: nothing will ever be compressed
+                limits = provider.check_tensor(self.dtype, self.shape,
+                                               self.compression.options)
+                self._set_limits(limits, provider)
+            self.provider = provider
             self.__dict__.pop('_plan', None)
+            self._put_dump()
+
+    def _set_limits(self, limits, provider):
+        status = abi.runtime().devitocomp_store_bind(self.handle,
+                                                     ct.byref(limits.struct))
+        if status != abi.OK:
+            raise StoreError(f"The limits of provider {provider} do not fit the "
+                             f"snapshots of `{self.name}`: "
+                             f"{self.failure.message.decode(errors='replace')}")
+        self.limits = limits
+
+    def _settle(self):
+        """Find a provider, if there is none yet."""
+        if self.provider is None:
+            self.bind(current_provider())
 
     # Runs of generated code
 
@@ -155,8 +163,7 @@ class SnapshotStore:
     @contextmanager
     def _run(self):
         with self._lock:
-            if self.provider is None:
-                self.bind(current_provider())
+            self._settle()
             self.begin(0)
             try:
                 yield
@@ -239,11 +246,19 @@ class SnapshotStore:
 
     def is_stored(self, index):
         """True if a snapshot has been written."""
+        if self._dump is not None:
+            self._settle()
         return self._handle is not None and bool(self.info(index).stored)
+
+    @property
+    def stored(self):
+        """The indices of the snapshots that have been written."""
+        return [i for i in range(self.nsnapshots) if self.is_stored(i)]
 
     def clear(self):
         """Drop all snapshots."""
         with self._lock:
+            self._dump = None
             if self._handle is not None:
                 self.begin(0)
                 self.end()
@@ -272,8 +287,8 @@ class SnapshotStore:
 
     def dump(self):
         """The snapshots as plain Python objects; None if there are none."""
-        if self._handle is None:
-            return None
+        if self._handle is None or self._dump is not None:
+            return self._dump
         lib = abi.runtime()
         payload, sidecar, size = ct.c_void_p(), ct.c_void_p(), ct.c_size_t()
         snapshots = {}
@@ -287,21 +302,22 @@ class SnapshotStore:
         return {'provider': _payload_kind(self.provider), 'snapshots': snapshots}
 
     def restore(self, dump):
-        """Take over what `dump` returned, here or in another process."""
-        provider = current_provider()
-        if dump['provider'] != _payload_kind(provider):
-            raise StoreError(
-                f"The snapshots of `{self.name}` were compressed by {dump['provider']}, "
-                f"and cannot be read by {_payload_kind(provider)}; set DEVITOCOMP_ROOT "
-                "to a provider of the former"
-            )
-        self.bind(provider)
-        for i, (payload, sidecar) in dump['snapshots'].items():
+        """
+        Take over what `dump` returned, here or in another process. Whether there is a
+        provider for it turns out when a snapshot is first accessed.
+        """
+        self._dump = dump
+
+    def _put_dump(self):
+        if self._dump is None:
+            return
+        snapshots, self._dump = self._dump['snapshots'], None
+        for i, (payload, sidecar) in snapshots.items():
             status = abi.runtime().devitocomp_store_put(self.handle, i, payload,
                                                         len(payload), sidecar or None)
             if status != abi.OK:
                 raise StoreError(f"Snapshot {i} of `{self.name}` could not be restored: "
-                                 f"{abi.status_name(status)}")
+                                 f"{self.failure.message.decode(errors='replace')}")
 
 
 def _payload_kind(provider):

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import devito
 from devito.exceptions import InvalidArgument
+from devito.logger import warning
 from devito.symbolics.extended_dtypes import NoDeclStruct
 from devito.tools import ReducerMap, is_integer
 
@@ -62,6 +63,9 @@ class TimeFunction(devito.TimeFunction):
             return super().__new__(cls, *args, **kwargs)
 
         if as_compression(kwargs.get('compression')) is not None:
+            if not is_integer(kwargs.get('save')):
+                raise ValueError("`compression` requires an integer `save`, the number "
+                                 f"of snapshots to keep; got save={kwargs.get('save')!r}")
             return CompressedTimeFunction(*args, **kwargs)
 
         kwargs.pop('compression', None)
@@ -74,6 +78,10 @@ class TimeFunction(devito.TimeFunction):
                              "and this TimeFunction is not compressed; pass "
                              "compression='devitocomp' too")
         return devito.TimeFunction(*args, **kwargs)
+
+
+# The providers about which the user has been told already
+notified = set()
 
 
 class StoreStruct(NoDeclStruct):
@@ -108,9 +116,6 @@ class CompressedTimeFunction(TimeFunction):
         initializer = kwargs.pop('initializer', None)
         snapshots = kwargs.pop('snapshots', None)
 
-        if not is_integer(kwargs.get('save')):
-            raise ValueError("`compression` requires an integer `save`, the number of "
-                             f"snapshots to keep; got save={kwargs.get('save')!r}")
         if self._serialization is not None and 'disk' not in self._layers.names:
             raise ValueError(f"serialization={str(self._serialization)!r} is the "
                              "directory of the Disk layer, which is not in "
@@ -127,13 +132,23 @@ class CompressedTimeFunction(TimeFunction):
         if self.alias:
             return
         if all(self.shape[1:]):
-            # Fail here, not after an hour of propagation
-            current_provider().check_tensor(self.dtype, self.shape[1:],
-                                            self._compression.options)
+            self._check_provider()
         if initializer is not None:
             self.data.initialize(initializer)
         if snapshots is not None:
             self._store.restore(snapshots)
+
+    def _check_provider(self):
+        # Fail here, not after an hour of propagation
+        provider = current_provider()
+        limits = provider.check_tensor(self.dtype, self.shape[1:],
+                                       self._compression.options)
+        if self._compression.error and limits and limits.lossless and \
+           provider.key not in notified:
+            notified.add(provider.key)
+            warning(f"Provider {provider} is lossless: `{self.name}` will not be "
+                    f"compressed by making use of error={self._compression.error}. "
+                    "Select a provider that does with DEVITOCOMP_ROOT")
 
     @property
     def compression(self):
