@@ -16,6 +16,10 @@ from devitocomp_plugin.types.functions import CompressedTimeFunction
 __all__ = ['CompressionMixin', 'register']
 
 
+# What Devito derives, once, from the source of an Operator
+_cached = ('headers', 'ccode', '_soname')
+
+
 class CompressionMixin:
 
     """
@@ -56,6 +60,8 @@ class CompressionMixin:
         # Devito's key for the JIT cache is the source: let the provider stand in it
         self._provider = provider
         token = link(provider).token
+        for i in _cached:
+            self.__dict__.pop(i, None)
         if self._link_token is not None:
             self._headers.discard(('DEVITOCOMP_LINK', f'"{self._link_token}"'))
         self._headers.add(('DEVITOCOMP_LINK', f'"{token}"'))
@@ -106,7 +112,7 @@ class CompressionMixin:
         if self._compressed:
             # The binary is linked with the provider found here: build it again, with
             # the one found there
-            for i in ('binary', 'soname', '_soname', '_provider'):
+            for i in ('binary', 'soname', '_provider', *_cached):
                 state.pop(i, None)
             state['_lib'] = state['_cfunction'] = None
         return state

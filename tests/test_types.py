@@ -185,7 +185,8 @@ class TestData:
         assert d.shape == values.shape and d.dtype == values.dtype and d.ndim == 3
         assert d.size == values.size and d.nbytes == values.nbytes and len(d) == 6
         for key in (0, -1, np.int64(2), slice(None), slice(1, 5, 2),
-                    slice(None, None, -1), slice(4, 2), (2, 3), (2, slice(1, 3), 1), (slice(1, 3), 2), Ellipsis,
+                    slice(None, None, -1), slice(4, 2), (2, 3), (2, slice(1, 3), 1),
+                    (slice(1, 3), 2), Ellipsis,
                     (1, Ellipsis), (Ellipsis, 2), (1, Ellipsis, 0), [0, 3],
                     np.array([5, 1]), np.array([True, False]*3), ([1, 2], 3)):
             assert np.array_equal(d[key], values[key]), key
