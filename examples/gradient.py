@@ -26,9 +26,11 @@ from time import perf_counter
 
 import numpy as np
 
-# Before Devito looks at them. Whoever has set them knows better
+# Before anyone looks at them. Whoever has set them knows better
 os.environ.setdefault('DEVITO_LANGUAGE', 'openmp')
 os.environ.setdefault('DEVITO_LOGGING', 'WARNING')
+# Threads that spin while they wait are in the way of others, on a machine that is shared
+os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 from acoustic import Shot, layered_model, smooth  # noqa: E402
 from devito import ConditionalDimension, Eq, Function, Operator  # noqa: E402
@@ -151,7 +153,7 @@ def read_model(options):
     return values.reshape(options.shape)
 
 
-def run_case(case, options, observed=None, runs=1):
+def run_case(case, options, observed=None, runs=1, prepare=None):
     """
     Compute a gradient, and measure.
 
@@ -164,6 +166,8 @@ def run_case(case, options, observed=None, runs=1):
         Recorded in the true model. Computed if not given.
     runs : int, optional
         How often to do it. All runs but the first find their memory in place.
+    prepare : callable, optional
+        Called right before the first run, once all else is in place.
 
     Returns
     -------
@@ -185,6 +189,8 @@ def run_case(case, options, observed=None, runs=1):
         op.apply(m=shot.m_true, time_m=0, time_M=shot.nt - 1)
         observed = np.array(shot.rec.data)
 
+    if prepare is not None:
+        prepare()
     forward_s, gradient_s = [], []
     for _ in range(runs):
         shot.reset()

@@ -13,6 +13,7 @@
  * The arena grows by chunks; only the last one has a top. What remains of the others is
  * a hole like any other.
  */
+#include "extents.h"
 #include "layer.h"
 #include "pages.h"
 
@@ -34,11 +35,6 @@ typedef struct chunk {
   size_t touched;  /* no byte from here on was ever in a room */
 } chunk_t;
 
-typedef struct hole {
-  char *start;
-  size_t bytes;
-} hole_t;
-
 typedef struct layer_host {
   layer_t layer;
   int64_t nsnapshots;
@@ -54,9 +50,7 @@ typedef struct layer_host {
   size_t nchunks;
   size_t top;  /* in the last chunk */
 
-  hole_t *holes;  /* by address; no two touch each other, none touches the top */
-  size_t nholes;
-  size_t max_holes;
+  extents_t holes;  /* by address; none touches the top */
 
   pages_t sidecars;  /* one per snapshot, then a spare one */
 
@@ -77,99 +71,26 @@ static int out_of_memory(layer_host_t *host, size_t bytes, const char *what)
 
 /* *** Holes */
 
+static char *top_of(const layer_host_t *host)
+{
+  return host->chunks[host->nchunks - 1].pages.base + host->top;
+}
+
 /* The top is where the room begins: call only before the new payload is placed. */
 static void free_extent(layer_host_t *host, char *start, size_t bytes)
 {
-  char *const top = host->chunks[host->nchunks - 1].pages.base + host->top;
-  hole_t *const holes = host->holes;
-  size_t low = 0, high = host->nholes;
-  int joins_left, joins_right;
+  const uint64_t top = (uintptr_t)top_of(host);
 
-  if (!bytes) {
-    return;
-  }
-  while (low < high) {
-    const size_t middle = low + (high - low) / 2;
-    if (holes[middle].start < start) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  joins_left = low > 0 && holes[low - 1].start + holes[low - 1].bytes == start;
-  joins_right = low < host->nholes && start + bytes == holes[low].start;
-
-  if (start + bytes == top) {
-    host->top -= bytes;
-    if (joins_left) {
-      host->top -= holes[low - 1].bytes;
-      host->nholes--;
-      memmove(&holes[low - 1], &holes[low], (host->nholes - low + 1) * sizeof(*holes));
-    }
-  } else if (joins_left && joins_right) {
-    holes[low - 1].bytes += bytes + holes[low].bytes;
-    host->nholes--;
-    memmove(&holes[low], &holes[low + 1], (host->nholes - low) * sizeof(*holes));
-  } else if (joins_left) {
-    holes[low - 1].bytes += bytes;
-  } else if (joins_right) {
-    holes[low].start = start;
-    holes[low].bytes += bytes;
-  } else {
-    memmove(&holes[low + 1], &holes[low], (host->nholes - low) * sizeof(*holes));
-    holes[low].start = start;
-    holes[low].bytes = bytes;
-    host->nholes++;
-  }
+  extents_add(&host->holes, (uintptr_t)start, bytes);
+  host->top -= (size_t)(top - extents_pop(&host->holes, top));
 }
 
 /* Take an extent out of the smallest hole that holds it; NULL if none does. */
 static char *fill_hole(layer_host_t *host, size_t bytes)
 {
-  hole_t *best = NULL;
-  char *start;
-  size_t i;
+  const uint64_t start = extents_take(&host->holes, bytes);
 
-  for (i = 0; i < host->nholes; i++) {
-    hole_t *const hole = &host->holes[i];
-    if (hole->bytes >= bytes && (!best || hole->bytes < best->bytes)) {
-      best = hole;
-      if (hole->bytes == bytes) {
-        break;
-      }
-    }
-  }
-  if (!best) {
-    return NULL;
-  }
-  start = best->start;
-  best->start += bytes;
-  best->bytes -= bytes;
-  if (!best->bytes) {
-    host->nholes--;
-    memmove(best, best + 1, (size_t)(host->holes + host->nholes - best) * sizeof(*best));
-  }
-  return start;
-}
-
-/* A commit must not fail for want of a place to note a hole: see to it beforehand. */
-static int prepare_holes(layer_host_t *host)
-{
-  const size_t needed = host->nholes + 2;
-  size_t count;
-  hole_t *holes;
-
-  if (needed <= host->max_holes) {
-    return DEVITOCOMP_OK;
-  }
-  count = needed < 16 ? 16 : 2 * needed;
-  holes = realloc(host->holes, count * sizeof(*holes));
-  if (!holes) {
-    return out_of_memory(host, count * sizeof(*holes), "bookkeeping");
-  }
-  host->holes = holes;
-  host->max_holes = count;
-  return DEVITOCOMP_OK;
+  return start == EXTENTS_NONE ? NULL : (char *)(uintptr_t)start;
 }
 
 /* *** Chunks */
@@ -247,7 +168,11 @@ static int host_reserve(layer_t *layer, int64_t index, size_t capacity,
   chunk_t *chunk;
   int status;
 
-  if ((status = prepare_holes(host)) || (status = prepare_sidecars(host))) {
+  /* A commit must not fail for want of a place to note a hole: see to it beforehand. */
+  if (!extents_prepare(&host->holes, 2)) {
+    return out_of_memory(host, host->holes.room * sizeof(extent_t), "bookkeeping");
+  }
+  if ((status = prepare_sidecars(host))) {
     return status;
   }
   if (!host->nchunks || host->chunks[host->nchunks - 1].pages.bytes - host->top < bytes) {
@@ -274,8 +199,7 @@ static int host_commit(layer_t *layer, size_t bytes)
 {
   layer_host_t *const host = (layer_host_t *)layer;
   entry_t *const entry = &host->entries[host->reserved];
-  char *const base = host->chunks[host->nchunks - 1].pages.base;
-  char *const room = base + host->top;
+  char *const room = top_of(host);
   const size_t extent = round_up(bytes, host->alignment);
 
   if (entry->payload) {
@@ -284,7 +208,7 @@ static int host_commit(layer_t *layer, size_t bytes)
   }
   entry->payload = fill_hole(host, extent);
   if (!entry->payload) {
-    entry->payload = base + host->top;
+    entry->payload = top_of(host);
     host->top += extent;
   }
   if (entry->payload != room) {
@@ -349,9 +273,7 @@ static void host_discard(layer_t *layer)
     pages_unmap(&host->chunks[--host->nchunks].pages);
   }
   pages_unmap(&host->sidecars);
-  free(host->holes);
-  host->holes = NULL;
-  host->nholes = host->max_holes = 0;
+  extents_free(&host->holes);
   host->top = 0;
   host->stored_bytes = 0;
   host->reserved = -1;
@@ -384,7 +306,7 @@ static void host_usage(const layer_t *layer, devitocomp_usage_t *usage)
   usage->metadata_bytes = sizeof(*host)
     + (uint64_t)host->nsnapshots * sizeof(*host->entries)
     + host->nchunks * sizeof(*host->chunks)
-    + host->max_holes * sizeof(*host->holes)
+    + host->holes.room * sizeof(extent_t)
     + host->sidecars.bytes;
 }
 

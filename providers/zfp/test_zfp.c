@@ -217,7 +217,7 @@ static double noise(void) {
  * up with the wrong sign in one-dimensional zfp.
  */
 static double wrap_around(size_t i, size_t n) {
-  static const double block[] = {0.667, -0.999, 0.333, -0.667};
+  static const double block[] = {-0.999, -0.999, 0.166, 0.993};
   if (i + 1 == n) return 1;
   return block[i % 4] * (1 - 0.02 * fabs(noise())) * 0x1p-7;
 }
@@ -476,16 +476,17 @@ static void test_roundtrip(uint32_t dtype, uint32_t rank, const int64_t *dims,
   free(copy);
 }
 
-/* From single elements to several slabs, the last one not a multiple of 4 thick. */
+/* From single elements to several slabs, the last one not a multiple of 4 thick. The last
+   two of each line are large. */
 static const struct {
   uint32_t rank;
   int64_t dims[4];
 } shapes[] = {
-  {1, {1}},          {1, {5}},           {1, {4096}},         {1, {50021}},
-  {2, {1, 1}},       {2, {1, 7}},        {2, {7, 1}},         {2, {13, 17}},
-  {2, {257, 211}},   {3, {1, 1, 1}},     {3, {1, 5, 1}},      {3, {3, 5, 7}},
-  {3, {2, 1, 9}},    {3, {4, 8, 4}},     {3, {19, 61, 67}},   {4, {1, 1, 1, 1}},
-  {4, {2, 3, 5, 1}}, {4, {1, 9, 1, 11}}, {4, {5, 3, 2, 7}},   {4, {11, 13, 17, 19}},
+  {1, {1}},          {1, {5}},          {1, {128}},        {1, {4096}},
+  {1, {50021}},      {2, {1, 1}},       {2, {7, 1}},       {2, {13, 17}},
+  {2, {257, 211}},   {2, {3, 8209}},    {3, {1, 1, 1}},    {3, {2, 1, 9}},
+  {3, {3, 5, 7}},    {3, {19, 61, 67}}, {3, {67, 19, 31}}, {4, {1, 9, 1, 11}},
+  {4, {2, 3, 5, 1}}, {4, {5, 3, 2, 7}}, {4, {11, 13, 17, 19}}, {4, {5, 4, 33, 32}},
 };
 
 static void test_roundtrips(void) {
@@ -496,8 +497,9 @@ static void test_roundtrips(void) {
     for (s = 0; s < COUNT(shapes); s++)
       for (e = 0; e < COUNT(errors); e++)
         for (c = 0; c < CONTENTS; c++, turn++) {
-          int is_lossless = errors[e] && (e == 0 || e == 1);
-          if (c >= FINITE && !is_lossless) continue;
+          /* Only the first two are lossless. Of large tensors, one combination in 7. */
+          if (c >= FINITE && e >= 2) continue;
+          if (s % 5 >= 3 && c != WRAPS && (c + e + d) % 7) continue;
           test_roundtrip(dtypes[d], shapes[s].rank, shapes[s].dims, (content_t)c,
                          errors[e], (layout_t)(turn % LAYOUTS),
                          (layout_t)(turn / LAYOUTS % LAYOUTS));

@@ -39,7 +39,7 @@
  *      error may take elements to more than twice that maximum, where integers wrap and
  *      the sign is lost: up to 1.5 * 2^minexp in all. Smaller blocks cannot go wrong by
  *      that much whatever happens, larger ones have smaller errors in relation to their
- *      maximum. It takes a block made for it, or a few thousand random ones.
+ *      maximum. It is rare: seen with rank 1 only, and there with blocks made for it.
  *
  * So blocks as in 3. are decompressed and looked at; if one went wrong, minexp - 1 will do
  * for its slab. Snapshots that meet 1. or 2. are decompressed altogether, slabs that went
