@@ -5,6 +5,7 @@ from copy import copy
 from devito.exceptions import InvalidArgument
 from devito.logger import perf
 from devito.operator.registry import operator_registry
+from devito.passes.iet.mpi import optimize_halospots
 
 from devitocomp_plugin.linking import link
 from devitocomp_plugin.lowering.build import building, current_build
@@ -53,6 +54,11 @@ class CompressionMixin:
     @classmethod
     def _specialize_iet(cls, graph, **kwargs):
         if current_build().is_compressed:
+            options = kwargs['options']
+            if options['mpi'] and options['opt-comms']:
+                # Has to see that buffers are written, which calls will hide
+                optimize_halospots(graph, **kwargs)
+                kwargs['options'] = {**options, 'opt-comms': False}
             lower_copies(graph, **kwargs)
         return super()._specialize_iet(graph, **kwargs)
 

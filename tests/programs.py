@@ -88,7 +88,8 @@ class Environment:
     def noise(self, name, seed=0, **kwargs):
         f = Function(name=name, grid=self.grid, **kwargs)
         rng = np.random.default_rng(seed)
-        f.data[:] = rng.integers(-8, 8, size=f.data.shape)/8
+        # Global shape and indices, as under MPI Devito hands out each rank's part
+        f.data[:] = (rng.integers(-8, 8, size=f.shape_global)/8).astype(f.dtype)
         return f
 
     def operator(self, eqs, **kwargs):
