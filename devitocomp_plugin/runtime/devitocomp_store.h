@@ -66,6 +66,9 @@ typedef struct devitocomp_slot {
 /* Flags of devitocomp_store_acquire. */
 #define DEVITOCOMP_WILL_MODIFY 1 /* the caller is going to write into the view */
 
+/* A status of stores only: a file could not be read or written. */
+#define DEVITOCOMP_IO_ERROR 64
+
 /* How a store is made. */
 typedef struct devitocomp_store_config {
   const char *name;  /* of the function, for messages */

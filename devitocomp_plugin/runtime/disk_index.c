@@ -512,9 +512,11 @@ int disk_index_describe(disk_index_t *index, uint32_t payload_version,
 
 int disk_index_clear(disk_index_t *index)
 {
+  static const cell_t blank;
   const int status = write_state(index, index->epoch + 1, index->described,
                                  index->payload_version, index->sidecar_bytes);
   int64_t i;
+  int k;
 
   if (status) {
     return status;
@@ -523,6 +525,12 @@ int disk_index_clear(disk_index_t *index)
   for (i = 0; i < index->nsnapshots; i++) {
     disk_entry_t entry = {0};
     entry.used = index->entries[i].used;
+    for (k = 0; k < 2; k++) {
+      /* Its epoch cannot be told. */
+      if (index->entries[i].damaged & (1 << k)) {
+        (void)write_cell(index, i, k, &blank);
+      }
+    }
     set_entry(index, i, &entry);
   }
   return DEVITOCOMP_OK;

@@ -193,7 +193,8 @@ static int fail(char *message, int status, const char *format, ...) {
 
 /*
  * Callers may have told their threads to flush subnormals to zero (what -ffast-math does
- * at program start), or to round otherwise. Neither must change results.
+ * at program start), to round otherwise, or to raise signals for what goes on in libzfp
+ * when numbers are close to the limits of their type. Nothing of that must get there.
  */
 static void set_environment(fenv_t *callers) {
   fegetenv(callers);
@@ -228,6 +229,7 @@ static int is_decimal(const char *text) {
 
 static int parse_error(char *message, const char *options, double *error) {
   locale_t c_locale, previous;
+  fenv_t environment;
 
   *error = DEFAULT_ERROR;
   if (!options) return DEVITOCOMP_OK;
@@ -236,7 +238,9 @@ static int parse_error(char *message, const char *options, double *error) {
     if (!(c_locale = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0)))
       return fail(message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for a locale");
     previous = uselocale(c_locale);
+    set_environment(&environment);
     *error = strtod(options, NULL);
+    restore_environment(&environment);
     uselocale(previous);
     freelocale(c_locale);
   }
