@@ -1,13 +1,13 @@
 """
 What compressed functions cost when compression itself costs next to nothing.
 
-With the bundled provider, which copies, everything that is slower than with dense functions
-is the integration's doing. Measured are, each in processes of its own, in turns:
+With the bundled provider, which copies, everything that is slower than with dense
+functions is the integration's doing. Measured are, in processes of their own, in turns:
 
 gradient
-    Forward propagation with every snapshot saved, and the gradient computed from them: the
-    3D case of examples/gradient.py. Memory is fresh in the first run of a process, and in
-    place in the second. The bound is what dense functions take, plus one memcpy.
+    Forward propagation with every snapshot saved, and the gradient computed from them:
+    the 3D case of examples/gradient.py. Memory is fresh in the first run of a process,
+    and in place in the second. The bound is what dense functions take, plus one memcpy.
 import
     Importing the package, instead of Devito alone.
 build
@@ -102,8 +102,8 @@ def claim(nbytes):
     """
     Touch memory, and give it back at once.
 
-    In a virtual machine the host may have taken back what has not been in use for a while:
-    the first to touch it waits for the host, which takes several times as long as a page
+    In a virtual machine the host may have taken back what was not in use for a while: the
+    first to touch it waits for the host, which takes several times as long as a page
     fault, and hits now one, now another. It is not to be in the measurements. To the
     process memory is as fresh as before.
     """
@@ -171,8 +171,8 @@ def measure_gradient(record, n, arguments, cold):
 
     error = difference(compressed.gradient, dense.gradient)
     record('gradient, relative difference', [float(error)], unit='1')
-    # One memcpy into memory that is in place: into fresh memory it takes longer, but dense
-    # functions have paid for fresh memory already
+    # One memcpy into memory that is in place: into fresh memory it takes longer, but
+    # dense functions have paid for fresh memory already
     return [(f'forward + gradient, {memory} memory / (dense + memcpy)',
              medians['compressed', memory, 'total']
              / (medians['dense', memory, 'total'] + memcpy['touched']), 1.05)

@@ -12,10 +12,10 @@ import numpy as np
 
 from devitocomp_plugin import paths
 
-__all__ = ['ABI_VERSION', 'Config', 'Execution', 'Failure', 'Info', 'LimitsStruct',
-           'MAX_RANK', 'Slot', 'Tensor', 'Usage', 'View', 'contiguous_strides',
-           'dtype_code', 'dtype_of', 'host_execution', 'make_tensor', 'runtime',
-           'status_name']
+__all__ = ['ABI_VERSION', 'Config', 'Disk', 'Execution', 'Failure', 'Info',
+           'LimitsStruct', 'MAX_RANK', 'Slot', 'Tensor', 'Usage', 'View',
+           'contiguous_strides', 'dtype_code', 'dtype_of', 'host_execution',
+           'make_tensor', 'runtime', 'status_name']
 
 ABI_VERSION = 1
 MAX_RANK = 8
@@ -29,6 +29,9 @@ OUT_OF_MEMORY = 4
 CORRUPT_PAYLOAD = 5
 VERSION_MISMATCH = 6
 PROVIDER_ERROR = 7
+
+# Of stores only
+IO_ERROR = 64
 
 STATUSES = ('OK', 'INVALID_ARGUMENT', 'UNSUPPORTED', 'BUFFER_TOO_SMALL', 'OUT_OF_MEMORY',
             'CORRUPT_PAYLOAD', 'VERSION_MISMATCH', 'PROVIDER_ERROR')
@@ -94,6 +97,11 @@ Config = _struct('Config', [
     ('rank', ct.c_uint32), ('dims', _Extents),
 ], 'devitocomp_store_config_t')
 
+Disk = _struct('Disk', [
+    ('directory', ct.c_char_p), ('store_id', ct.c_uint64), ('cache_bytes', ct.c_uint64),
+    ('read_only', ct.c_int),
+], 'devitocomp_disk_t')
+
 Info = _struct('Info', [
     ('stored', ct.c_int), ('raw_bytes', ct.c_uint64), ('payload_bytes', ct.c_uint64),
     ('sidecar_bytes', ct.c_uint64), ('compress_seconds', ct.c_double),
@@ -147,6 +155,9 @@ STORE_FUNCTIONS = {
     'devitocomp_store_covers': (ct.c_int, [ct.c_void_p, ct.c_int64]),
     'devitocomp_store_failed': (ct.c_int, [ct.c_void_p]),
     'devitocomp_store_create': (ct.c_void_p, [ct.POINTER(Config)]),
+    'devitocomp_store_open': (
+        ct.c_void_p, [ct.POINTER(Config), ct.POINTER(Disk), ct.POINTER(Failure)]),
+    'devitocomp_store_sync': (ct.c_int, [ct.c_void_p]),
     'devitocomp_store_destroy': (None, [ct.c_void_p]),
     'devitocomp_store_bind': (ct.c_int, [ct.c_void_p, _limits_p]),
     'devitocomp_store_begin': (ct.c_int, [ct.c_void_p, ct.c_int]),
@@ -213,6 +224,8 @@ def runtime():
 
 def status_name(status):
     """Name of a status, without prefix. Unknown ones count as PROVIDER_ERROR."""
+    if status == IO_ERROR:
+        return 'IO_ERROR'
     known = 0 <= status < len(STATUSES)
     return STATUSES[status] if known else STATUSES[PROVIDER_ERROR]
 

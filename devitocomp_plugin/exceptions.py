@@ -65,7 +65,11 @@ class CompressionError(DevitoCompError, ExecutionError):
     ----------
     status_name : str or None
         Name of the status without prefix, such as 'CORRUPT_PAYLOAD'.
+    rank : int or None
+        The MPI rank on which it failed, if there is more than one.
     """
+
+    rank = None
 
     def __init__(self, message='', action=None, function=None, snapshot=None,
                  provider=None, status=None):
@@ -95,6 +99,8 @@ class CompressionError(DevitoCompError, ExecutionError):
             text += f' of `{self.function}`'
         if self.provider is not None:
             text += f' with provider {self.provider}'
+        if self.rank is not None:
+            text += f' on MPI rank {self.rank}'
         details = []
         if self.status is not None:
             details.append(f'{self.status_name} ({self.status})')

@@ -5,11 +5,12 @@ from copy import copy
 from devito.exceptions import InvalidArgument
 from devito.logger import perf
 from devito.operator.registry import operator_registry
-from devito.passes.iet.mpi import optimize_halospots
 
+from devitocomp_plugin.exceptions import DevitoCompError
 from devitocomp_plugin.linking import link
 from devitocomp_plugin.lowering.build import building, current_build
 from devitocomp_plugin.lowering.clusters import has_snapshots, lower_snapshots
+from devitocomp_plugin.lowering.halos import place_halo_exchanges
 from devitocomp_plugin.lowering.iet import lower_copies
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.types.functions import CompressedTimeFunction
@@ -56,8 +57,7 @@ class CompressionMixin:
         if current_build().is_compressed:
             options = kwargs['options']
             if options['mpi'] and options['opt-comms']:
-                # Has to see that buffers are written, which calls will hide
-                optimize_halospots(graph, **kwargs)
+                place_halo_exchanges(graph, **kwargs)
                 kwargs['options'] = {**options, 'opt-comms': False}
             lower_copies(graph, **kwargs)
         return super()._specialize_iet(graph, **kwargs)
@@ -138,24 +138,50 @@ class Run:
                           if isinstance(p, CompressedTimeFunction)]
 
     def __call__(self, *args):
-        stores = [args[i].argument.store for i in self.positions]
+        arguments = [args[i].argument for i in self.positions]
+        stores = [i.store for i in arguments]
         if len({id(i) for i in stores}) != len(stores):
             names = ', '.join(f'`{self.op.parameters[i].name}`' for i in self.positions)
             raise InvalidArgument(f"Two of {names} were given the same compressed "
                                   "function; use different ones")
-        begun = []
+
+        comm = find_comm(i.function for i in arguments)
+        begun, error = [], None
         try:
-            for i in stores:
-                i.bind(self.op._provider)
-                i.begin(0)
-                begun.append(i)
+            try:
+                for i in stores:
+                    i.bind(self.op._provider)
+                    i.begin(0)
+                    begun.append(i)
+            except DevitoCompError as e:
+                error = e
+            raise_together(error, comm)
             retval = self.cfunction(*args)
         finally:
             for i in begun:
                 i.end()
-        for i in stores:
-            i.check()
+        errors = [i.error for i in stores]
+        raise_together(next((e for e in errors if e is not None), None), comm)
         return retval
+
+
+def find_comm(functions):
+    """The communicator of the ranks that some functions live on; None if just one."""
+    for f in functions:
+        if f.grid is not None and f.grid.distributor.is_parallel:
+            return f.grid.distributor.comm
+    return None
+
+
+def raise_together(error, comm):
+    """Raise an error, if any: on all ranks that of the first which has one."""
+    if comm is not None:
+        for rank, e in enumerate(comm.allgather(error)):
+            if e is not None:
+                e.rank = rank
+                raise e
+    if error is not None:
+        raise error
 
 
 def register():

@@ -49,6 +49,9 @@ class SnapshotStore:
         self._dump = None
         self._lock = threading.RLock()
 
+        # Whether pickles of the function are to contain the snapshots
+        self.pickled = True
+
     def __len__(self):
         return self.nsnapshots
 
@@ -138,21 +141,17 @@ class SnapshotStore:
         """End a run."""
         abi.runtime().devitocomp_store_end(self.handle)
 
-    def check(self):
-        """
-        Raise what went wrong in the latest run.
-
-        Raises
-        ------
-        CompressionError
-        """
+    @property
+    def error(self):
+        """What went wrong in the latest run: a CompressionError, or None."""
         failure = self.failure
-        if failure.status != abi.OK:
-            raise CompressionError(
-                failure.message.decode(errors='replace'), status=failure.status,
-                action=failure.action.decode(errors='replace'), function=self.name,
-                snapshot=failure.index, provider=str(self.provider)
-            )
+        if failure.status == abi.OK:
+            return None
+        return CompressionError(
+            failure.message.decode(errors='replace'), status=failure.status,
+            action=failure.action.decode(errors='replace'), function=self.name,
+            snapshot=failure.index, provider=str(self.provider)
+        )
 
     @property
     def failure(self):
@@ -169,7 +168,8 @@ class SnapshotStore:
                 yield
             finally:
                 self.end()
-            self.check()
+            if self.error is not None:
+                raise self.error
 
     # Access from Python
 

@@ -5,8 +5,8 @@ What propagates here is the pressure `u` of
 
     m*u.dt2 + sponge*u.dt - laplace(u) = source,        m = 1/vp**2
 
-in a box with a sponge around it, that lets waves out on all sides. Lengths are in m, times
-in ms, velocities in km/s (which is m/ms), and frequencies in Hz.
+in a box with a sponge around it, that lets waves out on all sides. Lengths are in m,
+times in ms, velocities in km/s (which is m/ms), and frequencies in Hz.
 """
 
 import numpy as np

@@ -376,9 +376,9 @@ def main(args=None):
     base = results[0][0]
     same = all(np.array_equal(r.records, base.records) for rs in results for r in rs)
     print(f"\nPropagation identical in all cases, to the bit: {'yes' if same else 'NO'}")
-    print(f"MB are 1e6 bytes. Peak is that of the process, less the {base.peak/MB:.0f} MB "
-          "of the one that saves\nnothing; ratio and difference refer to dense "
-          "snapshots. Times do not include compiling.")
+    print("MB are 1e6 bytes. Peak is that of the process, less the "
+          f"{base.peak/MB:.0f} MB of the one that saves\nnothing; ratio and "
+          "difference refer to dense snapshots. Times do not include compiling.")
 
 
 if __name__ == '__main__':

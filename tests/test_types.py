@@ -319,6 +319,19 @@ class TestPickling:
         f.data[0] = 1.
         assert len(pickle.dumps(f)) < 1.5*64*64*4 + 20_000
 
+    def test_without_snapshots(self):
+        """For shipping an Operator to a worker."""
+        f = make(shape=(64, 64))
+        f.data[:] = 1.
+        op = Operator(Eq(f, f + 1))
+        large = len(pickle.dumps(op))
+        f.pickle_snapshots = False
+        assert len(pickle.dumps(op)) < large - 6*64*64*4
+        g = pickle.loads(pickle.dumps(f))
+        assert g.compression_report().snapshots == 0 and g.shape == f.shape
+        f.pickle_snapshots = True
+        assert pickle.loads(pickle.dumps(f)).compression_report().snapshots == 6
+
     def test_deepcopy(self):
         f = make()
         f.data[1] = 2.

@@ -30,6 +30,7 @@ from devito.types import Symbol
 
 from devitocomp_plugin.lowering.accesses import time_index
 from devitocomp_plugin.lowering.syncs import LoadSnapshot, SnapshotOp
+from devitocomp_plugin.types.buffer import SnapshotBuffer
 from devitocomp_plugin.types.objects import (
     Execution,
     Plan,
@@ -171,7 +172,8 @@ class CopyLowerer:
         return Call(efunc.name, [formals.get(i, i) for i in efunc.parameters])
 
     def _make_read(self, op, index, lead):
-        plan, view, exec_, slot = self._get_plan(op), *self._make_locals()
+        plan = self._get_plan(op)
+        view, exec_, slot = self._make_locals()
         return [
             self._describe(op.target, lead, view),
             Call('devitocomp_store_acquire', [
@@ -191,7 +193,8 @@ class CopyLowerer:
         ]
 
     def _make_write(self, op, index, lead):
-        plan, view, exec_, slot = self._get_plan(op), *self._make_locals()
+        plan = self._get_plan(op)
+        view, exec_, slot = self._make_locals()
         payload_bytes, = _fields(slot, 'payload_bytes')
         return [
             self._describe(op.target, lead, view),
@@ -212,7 +215,7 @@ class CopyLowerer:
     def _get_plan(self, op):
         """One plan for each function and memory layout of its snapshots."""
         key = (op.function, op.target, op.tindex is None)
-        if op.target.is_Input is False:
+        if isinstance(op.target, SnapshotBuffer):
             # All buffers of a function are laid out alike
             key = (op.function, op.target.halo[-op.function.ndim + 1:])
         if key not in self.plans:
@@ -221,7 +224,7 @@ class CopyLowerer:
         return self.plans[key]
 
     def _make_factory(self, op):
-        _, view, exec_, _ = None, *self._make_locals()
+        view, exec_, _ = self._make_locals()
         plan, tensor = PlanPointer('plan'), Tensor('tensor')
         lead = -1 if op.tindex is None else 0
         options = op.function.compression.options

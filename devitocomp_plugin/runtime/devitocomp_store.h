@@ -78,6 +78,14 @@ typedef struct devitocomp_store_config {
   int64_t dims[DEVITOCOMP_MAX_RANK];
 } devitocomp_store_config_t;
 
+/* Where a store on disk lies. */
+typedef struct devitocomp_disk {
+  const char *directory;  /* which exists */
+  uint64_t store_id;      /* any number, which the files then carry: no others will do */
+  uint64_t cache_bytes;   /* memory for payloads on their way; at least one is held */
+  int read_only;          /* nonzero: change nothing, though somebody else may */
+} devitocomp_disk_t;
+
 /* What is known about one snapshot. */
 typedef struct devitocomp_snapshot_info {
   int stored;             /* nonzero if it has ever been committed */
@@ -91,9 +99,11 @@ typedef struct devitocomp_snapshot_info {
 
 /* The first failure since devitocomp_store_begin. */
 typedef struct devitocomp_failure {
-  int status;        /* a devitocomp_status_t, DEVITOCOMP_OK if there is none */
+  int status;        /* a devitocomp_status_t, DEVITOCOMP_OK if there is none, or
+                        DEVITOCOMP_IO_ERROR */
   int64_t index;     /* of the snapshot, -1 if the failure belongs to none */
-  char action[32];   /* "compress", "decompress", "create a plan", "store", "load" */
+  char action[32];   /* "compress", "decompress", "create a plan", "store", "load",
+                        "clear", "flush", "open" */
   char message[512];
 } devitocomp_failure_t;
 
@@ -212,15 +222,33 @@ int devitocomp_store_failed(const devitocomp_store_t *store);
    negative size or one above 2^62. Nothing is allocated for payloads until they come. */
 devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *config);
 
-/* Free all. The store must not be in a run. */
+/*
+ * A store on disk, with what it holds already: a new one if the directory has none. On
+ * failure NULL, and *failure tells the reason, which may be that the files are of another
+ * store, or of other snapshots than config describes.
+ *
+ * What is committed is in the files at once, and survives the death of the process at any
+ * moment; only devitocomp_store_sync guards it against a power failure. One store may
+ * write into a directory at a time, which is for the caller to ensure. Any number may be
+ * reading, and see what it commits.
+ */
+devitocomp_store_t *devitocomp_store_open(const devitocomp_store_config_t *config,
+                                          const devitocomp_disk_t *disk,
+                                          devitocomp_failure_t *failure);
+
+/* Wait until all that was committed has reached the device. Not during a run. */
+int devitocomp_store_sync(devitocomp_store_t *store);
+
+/* Free all; files stay. The store must not be in a run. */
 void devitocomp_store_destroy(devitocomp_store_t *store);
 
 /*
  * Tell the store which limits its payloads obey. Allowed at any time outside a run; with
- * limits other than the current ones only while the store is empty.
+ * limits other than the current ones only while the store is empty. (On disk only payload
+ * version and sidecar bytes matter: the rest is about memory.)
  * Returns DEVITOCOMP_OK, _INVALID_ARGUMENT (alignment 0, not a power of two or above
- * 4096; a size above 2^62; see devitocomp_store_failure for the message) or
- * _OUT_OF_MEMORY.
+ * 4096; a size above 2^62; see devitocomp_store_failure for the message),
+ * _OUT_OF_MEMORY or _IO_ERROR.
  */
 int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *limits);
 
@@ -229,10 +257,11 @@ int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *
 int devitocomp_store_begin(devitocomp_store_t *store, int num_threads);
 void devitocomp_store_end(devitocomp_store_t *store);
 
-/* Drop all snapshots and the memory they occupy. Not during a run. */
+/* Drop all snapshots and what they occupy; devitocomp_store_failure tells whether that
+   failed, which it can on disk only. Not during a run. */
 void devitocomp_store_clear(devitocomp_store_t *store);
 
-/* The first failure of the latest run, or of a bind or put that came after it. */
+/* The first failure of the latest run, or of a call of the owner that came after it. */
 void devitocomp_store_failure(const devitocomp_store_t *store,
                               devitocomp_failure_t *failure);
 
@@ -242,10 +271,10 @@ void devitocomp_store_usage(const devitocomp_store_t *store, devitocomp_usage_t 
 int devitocomp_store_info(const devitocomp_store_t *store, int64_t index,
                           devitocomp_snapshot_info_t *info);
 
-/* Set *payload, *bytes and *sidecar to a stored snapshot, valid until the next run or
-   change of the store. _INVALID_ARGUMENT if it is not stored, or during a run. For
-   pickling. */
-int devitocomp_store_peek(const devitocomp_store_t *store, int64_t index,
+/* Set *payload, *bytes and *sidecar to a stored snapshot, valid until the next peek, run
+   or change of the store. _INVALID_ARGUMENT if it is not stored, or during a run; another
+   status, and a failure, if it is stored but cannot be read. For pickling. */
+int devitocomp_store_peek(devitocomp_store_t *store, int64_t index,
                           const void **payload, size_t *bytes, const void **sidecar);
 
 /* Store a snapshot that peek returned, here or in another process. For unpickling. */

@@ -31,7 +31,7 @@ typedef struct index_header {
   uint64_t seal;
 } index_header_t;
 
-/* What is written at once. A blank seal means that it was not written to its end. */
+/* What is written at once, the seal last. Zero means that it was not written to its end. */
 typedef struct cell {
   uint64_t sequence;
   int64_t snapshot;  /* STATE if it is about the store as a whole */
@@ -153,13 +153,6 @@ static void set_entry(disk_index_t *index, int64_t snapshot, const disk_entry_t 
   index->digest += digest_of(index, snapshot, old->sequence);
 }
 
-static int is_blank(const cell_t *cell)
-{
-  static const cell_t blank;
-
-  return !memcmp(cell, &blank, sizeof(blank));
-}
-
 /*
  * Find out which of two cells counts, of those with the right epoch (of all for the
  * state). Returns it, or NULL if none does.
@@ -173,13 +166,10 @@ static const cell_t *choose(const disk_index_t *index, int64_t snapshot,
   memset(entry, 0, sizeof(*entry));
   for (i = 0; i < 2; i++) {
     const cell_t *const cell = &pair->cells[i];
-    if (is_blank(cell)) {
-      continue;
-    }
-    entry->used |= (uint8_t)(1 << i);
     if (!cell->seal) {
       continue;
     }
+    entry->used |= (uint8_t)(1 << i);
     if (cell->seal != cell_seal(index, cell)) {
       entry->damaged |= (uint8_t)(1 << i);
     } else if (cell->snapshot != snapshot) {
@@ -303,15 +293,38 @@ static int load_state(disk_index_t *index)
   return DEVITOCOMP_OK;
 }
 
-/* Read all. *complete is set to whether no record is known to be missing. */
+/*
+ * Whether all that was committed is there, by the digest in the latest record: what is
+ * blank may have been lost, and what is old may have been replaced. One snapshot may be
+ * damaged: then the digest tells what it was, or else that this is not all.
+ */
+static int is_complete(const disk_index_t *index, uint64_t expected, int64_t ndamaged,
+                       int64_t damaged)
+{
+  const uint64_t missing = expected - index->digest;
+  uint64_t sequence;
+
+  if (!missing) {
+    return ndamaged < 2;
+  }
+  for (sequence = 1; ndamaged == 1 && sequence <= index->sequence + 1; sequence++) {
+    if (missing == digest_of(index, damaged, sequence)) {
+      return 1;
+    }
+  }
+  return 0;
+}
+
+/* Read all. *complete is set to whether no record is missing. */
 static int load_once(disk_index_t *index, int *complete)
 {
   enum { BATCH = 1024 };
   pair_t *const pairs = malloc(BATCH * sizeof(*pairs));
   uint64_t expected = 0;
-  int damaged = 0;
+  int64_t ndamaged = 0, damaged = 0;
   int64_t first, i, n;
   int status = DEVITOCOMP_OK;
+  int k;
 
   if (!pairs) {
     return file_explain(index->message, DEVITOCOMP_OUT_OF_MEMORY,
@@ -325,17 +338,27 @@ static int load_once(disk_index_t *index, int *complete)
     status = read_at(index, pairs, (size_t)n * sizeof(*pairs), position_of(first));
     for (i = 0; !status && i < n; i++) {
       disk_entry_t entry;
-      const cell_t *const cell = choose(index, first + i, &pairs[i], &entry);
-      if (cell && cell->sequence > index->sequence) {
-        index->sequence = cell->sequence;
-        expected = cell->of.record.digest;
+      (void)choose(index, first + i, &pairs[i], &entry);
+      for (k = 0; k < 2; k++) {
+        const cell_t *const cell = &pairs[i].cells[k];
+        /* Wherever it is found, the latest record is the one to believe. */
+        if (cell->seal && !((entry.damaged & ~entry.misplaced) & 1 << k)
+            && cell->snapshot != STATE && cell->epoch == index->epoch
+            && cell->sequence > index->sequence) {
+          index->sequence = cell->sequence;
+          expected = cell->of.record.digest;
+        }
       }
-      damaged |= entry.damaged;
+      if (entry.damaged) {
+        damaged = first + i;
+        ndamaged++;
+      }
       set_entry(index, first + i, &entry);
     }
   }
   free(pairs);
-  *complete = damaged || index->digest == expected;
+  *complete = is_complete(index, expected, ndamaged, damaged)
+    && (index->described || !index->stored_bytes);
   return status;
 }
 
@@ -350,8 +373,8 @@ static int load(disk_index_t *index)
     }
     if (!index->read_only || (attempt && index->sequence == sequence)) {
       return file_explain(index->message, DEVITOCOMP_CORRUPT_PAYLOAD,
-                          "%s has lost records of snapshots that were committed; was "
-                          "there a power failure?", file_name(&index->file));
+                          "%s is damaged: records of snapshots that were committed are "
+                          "missing", file_name(&index->file));
     }
     sched_yield();
   }
@@ -410,19 +433,23 @@ static int write_at(disk_index_t *index, const void *data, size_t bytes, uint64_
   return file_write(&index->file, &part, 1, offset, index->message);
 }
 
-static int write_cell(disk_index_t *index, int64_t snapshot, int i, const cell_t *cell)
+/* Let a cell count no more. So few bytes are written all or none. */
+static int break_seal(disk_index_t *index, int64_t snapshot, int i)
 {
-  return write_at(index, cell, sizeof(*cell),
-                  position_of(snapshot) + (uint64_t)i * sizeof(*cell));
+  static const uint64_t blank = 0;
+
+  return write_at(index, &blank, sizeof(blank),
+                  position_of(snapshot) + (uint64_t)i * sizeof(cell_t)
+                    + offsetof(cell_t, seal));
 }
 
 /* Seal a cell and let it count, instead of the two that there are. */
 static int replace(disk_index_t *index, cell_t *cell, disk_entry_t *entry)
 {
-  static const cell_t blank;
   const int64_t snapshot = cell->snapshot;
   const int to = entry->damaged ? !(entry->damaged & 1)
                                 : entry->sequence ? !entry->cell : 0;
+  const uint64_t position = position_of(snapshot) + (uint64_t)to * sizeof(*cell);
   int status, i;
 
   if (index->broken) {
@@ -430,21 +457,21 @@ static int replace(disk_index_t *index, cell_t *cell, disk_entry_t *entry)
                         "%s could not be written to before; open the store again",
                         file_name(&index->file));
   }
-  /* Were the new one not written to its end, its seal would be blank, not another's. */
+  /* Were the new one not written to its end, it would have a blank seal, not another's. */
   for (i = 0; i < 2; i++) {
     if (entry->used & (1 << i) && (i == to || entry->damaged & (1 << i))) {
-      if ((status = write_cell(index, snapshot, i, &blank))) {
+      if ((status = break_seal(index, snapshot, i))) {
         return status;
       }
     }
   }
   cell->seal = cell_seal(index, cell);
-  status = write_cell(index, snapshot, to, cell);
+  status = write_at(index, cell, sizeof(*cell), position);
   if (status) {
     /* It is not to turn up later, all the same. */
-    char message[FILE_MESSAGE_BYTES];
+    char message[LAYER_MESSAGE_BYTES];
     memcpy(message, index->message, sizeof(message));
-    index->broken = write_cell(index, snapshot, to, &blank) != DEVITOCOMP_OK;
+    index->broken = break_seal(index, snapshot, to) != DEVITOCOMP_OK;
     memcpy(index->message, message, sizeof(message));
     return status;
   }
@@ -512,7 +539,6 @@ int disk_index_describe(disk_index_t *index, uint32_t payload_version,
 
 int disk_index_clear(disk_index_t *index)
 {
-  static const cell_t blank;
   const int status = write_state(index, index->epoch + 1, index->described,
                                  index->payload_version, index->sidecar_bytes);
   int64_t i;
@@ -528,7 +554,7 @@ int disk_index_clear(disk_index_t *index)
     for (k = 0; k < 2; k++) {
       /* Its epoch cannot be told. */
       if (index->entries[i].damaged & (1 << k)) {
-        (void)write_cell(index, i, k, &blank);
+        (void)break_seal(index, i, k);
       }
     }
     set_entry(index, i, &entry);

@@ -35,7 +35,7 @@ typedef struct disk_entry {
   uint64_t bytes;     /* of the payload */
   uint64_t checksum;  /* of payload and sidecar */
   uint8_t cell;       /* which of the two holds this */
-  uint8_t used;       /* bit n: cell n is not blank */
+  uint8_t used;       /* bit n: cell n has a seal */
   uint8_t damaged;    /* bit n: cell n holds no record; then the others count for nothing */
   uint8_t misplaced;  /* bit n: cell n holds the record of another snapshot */
 } disk_entry_t;

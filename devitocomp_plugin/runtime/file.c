@@ -20,7 +20,7 @@ int file_explain(char *message, int status, const char *format, ...)
   va_list args;
 
   va_start(args, format);
-  vsnprintf(message, FILE_MESSAGE_BYTES, format, args);
+  vsnprintf(message, LAYER_MESSAGE_BYTES, format, args);
   va_end(args);
   return status;
 }

@@ -2,16 +2,14 @@
  * file.h -- files that are read and written whole, or not without a message.
  *
  * Functions that return an int return a devitocomp_status_t or DEVITOCOMP_IO_ERROR, and
- * explain a failure in message, which has room for FILE_MESSAGE_BYTES.
+ * explain a failure in message, which has room for LAYER_MESSAGE_BYTES.
  */
 #ifndef DEVITOCOMP_FILE_H
 #define DEVITOCOMP_FILE_H
 
-#include "devitocomp_store.h"
+#include "layer.h"
 
 #include <sys/uio.h>
-
-#define FILE_MESSAGE_BYTES 512
 
 typedef struct file {
   int fd;  /* -1 if it is not open */

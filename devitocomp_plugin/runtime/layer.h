@@ -28,8 +28,9 @@ typedef struct layer_span {
   void *sidecar;  /* NULL if the limits ask for none */
 } layer_span_t;
 
-/* Functions that return an int return a devitocomp_status_t, and explain a failure in
-   layer_t.message. A failure leaves stored snapshots as they were. */
+/* Functions that return an int, without further ado, return a devitocomp_status_t or
+   DEVITOCOMP_IO_ERROR, and explain a failure in layer_t.message. A failure leaves stored
+   snapshots as they were. */
 typedef struct layer_ops {
   /* Make room for a snapshot of at most capacity bytes, followed by a guard; the same
      for its sidecar, which is zeroed. What index holds stays as it is. */
@@ -41,36 +42,54 @@ typedef struct layer_ops {
   /* Forget the reserved room. */
   void (*abandon)(layer_t *layer);
 
-  /* Find the content of an index that was committed. It stays valid until the next
-     reserve, acquire, bind or discard. */
+  /* Remember that a snapshot without points was stored. NULL if nothing of the layer
+     outlives the store. */
+  int (*mark)(layer_t *layer, int64_t index);
+
+  /* Nonzero if index has content: committed here, or by whoever else may. */
+  int (*holds)(layer_t *layer, int64_t index);
+
+  /* Find the content of an index, which it holds. It stays valid until the next reserve,
+     acquire, bind, settle or discard. */
   int (*acquire)(layer_t *layer, int64_t index, layer_span_t *content);
 
   /* Nobody reads what was last acquired any more. */
   void (*release)(layer_t *layer, int64_t index);
 
-  /* Bytes in the payload of an index that was committed. */
+  /* Bytes in the payload of an index, which it holds. */
   size_t (*payload_bytes)(const layer_t *layer, int64_t index);
 
   /* A run is over: give back what only the next one could use. */
   void (*settle)(layer_t *layer);
 
-  /* Drop all content, and work within those limits from now on. */
-  void (*bind)(layer_t *layer, const devitocomp_limits_t *limits);
+  /* Work within those limits from now on. DEVITOCOMP_INVALID_ARGUMENT if there is content
+     that does not obey them. */
+  int (*bind)(layer_t *layer, const devitocomp_limits_t *limits);
 
-  /* Drop all content and the memory it occupies. */
-  void (*discard)(layer_t *layer);
+  /* Drop all content and what it occupies. */
+  int (*discard)(layer_t *layer);
+
+  /* Guard all content against a power failure. NULL if that is in vain. */
+  int (*sync)(layer_t *layer);
 
   void (*usage)(const layer_t *layer, devitocomp_usage_t *usage);
   void (*destroy)(layer_t *layer);
 } layer_ops_t;
 
+#define LAYER_MESSAGE_BYTES 512
+
 /* The beginning of every layer. */
 struct layer {
   const layer_ops_t *ops;
-  char message[256];
+  char message[LAYER_MESSAGE_BYTES];
 };
 
 /* Payloads in host memory; NULL if out of memory. */
 layer_t *layer_host_create(int64_t nsnapshots);
+
+/* Payloads in files; NULL on failure, which *status and message tell, the latter having
+   room for LAYER_MESSAGE_BYTES. */
+layer_t *layer_disk_create(const devitocomp_store_config_t *config,
+                           const devitocomp_disk_t *disk, int *status, char *message);
 
 #endif /* DEVITOCOMP_LAYER_H */

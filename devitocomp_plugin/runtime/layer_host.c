@@ -40,10 +40,12 @@ typedef struct layer_host {
   int64_t nsnapshots;
   entry_t *entries;
 
+  devitocomp_limits_t limits;
   size_t max_bytes;
   size_t alignment;
   size_t sidecar_bytes;
   size_t sidecar_stride;
+  int64_t nstored;
   uint64_t stored_bytes;
 
   chunk_t *chunks;
@@ -205,6 +207,8 @@ static int host_commit(layer_t *layer, size_t bytes)
   if (entry->payload) {
     host->stored_bytes -= entry->bytes + host->sidecar_bytes;
     free_extent(host, entry->payload, round_up(entry->bytes, host->alignment));
+  } else {
+    host->nstored++;
   }
   entry->payload = fill_hole(host, extent);
   if (!entry->payload) {
@@ -227,6 +231,11 @@ static int host_commit(layer_t *layer, size_t bytes)
 static void host_abandon(layer_t *layer)
 {
   ((layer_host_t *)layer)->reserved = -1;
+}
+
+static int host_holds(layer_t *layer, int64_t index)
+{
+  return ((layer_host_t *)layer)->entries[index].payload != NULL;
 }
 
 static int host_acquire(layer_t *layer, int64_t index, layer_span_t *content)
@@ -265,7 +274,7 @@ static void host_settle(layer_t *layer)
   }
 }
 
-static void host_discard(layer_t *layer)
+static int host_discard(layer_t *layer)
 {
   layer_host_t *const host = (layer_host_t *)layer;
 
@@ -275,20 +284,42 @@ static void host_discard(layer_t *layer)
   pages_unmap(&host->sidecars);
   extents_free(&host->holes);
   host->top = 0;
+  host->nstored = 0;
   host->stored_bytes = 0;
   host->reserved = -1;
   memset(host->entries, 0, (size_t)host->nsnapshots * sizeof(*host->entries));
+  return DEVITOCOMP_OK;
 }
 
-static void host_bind(layer_t *layer, const devitocomp_limits_t *limits)
+/* Nonzero if payloads obeying either obey the other. */
+static int same_limits(const devitocomp_limits_t *a, const devitocomp_limits_t *b)
+{
+  return a->payload_version == b->payload_version
+         && a->max_compressed_bytes == b->max_compressed_bytes
+         && a->payload_alignment == b->payload_alignment
+         && a->sidecar_bytes == b->sidecar_bytes
+         && a->sidecar_alignment == b->sidecar_alignment;
+}
+
+static int host_bind(layer_t *layer, const devitocomp_limits_t *limits)
 {
   layer_host_t *const host = (layer_host_t *)layer;
 
-  host_discard(layer);
+  if (same_limits(limits, &host->limits)) {
+    return DEVITOCOMP_OK;
+  }
+  if (host->nstored) {
+    snprintf(host->layer.message, sizeof(host->layer.message),
+             "it holds snapshots with other limits");
+    return DEVITOCOMP_INVALID_ARGUMENT;
+  }
+  (void)host_discard(layer);
+  host->limits = *limits;
   host->max_bytes = (size_t)limits->max_compressed_bytes;
   host->alignment = (size_t)limits->payload_alignment;
   host->sidecar_bytes = (size_t)limits->sidecar_bytes;
   host->sidecar_stride = round_up(host->sidecar_bytes, (size_t)limits->sidecar_alignment);
+  return DEVITOCOMP_OK;
 }
 
 static void host_usage(const layer_t *layer, devitocomp_usage_t *usage)
@@ -314,7 +345,7 @@ static void host_destroy(layer_t *layer)
 {
   layer_host_t *const host = (layer_host_t *)layer;
 
-  host_discard(layer);
+  (void)host_discard(layer);
   free(host->chunks);
   free(host->entries);
   free(host);
@@ -326,6 +357,7 @@ layer_t *layer_host_create(int64_t nsnapshots)
     .reserve = host_reserve,
     .commit = host_commit,
     .abandon = host_abandon,
+    .holds = host_holds,
     .acquire = host_acquire,
     .release = host_release,
     .payload_bytes = host_payload_bytes,

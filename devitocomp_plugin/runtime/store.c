@@ -24,17 +24,11 @@
 /* "(100, 200, 300)", for messages. */
 typedef char dims_text_t[DEVITOCOMP_MAX_RANK * 22 + 3];
 
-typedef enum state {
-  ABSENT = 0,
-  EMPTY,  /* written by a rank without points */
-  STORED
-} state_t;
-
 typedef struct record {
   double compress_seconds;
   double decompress_seconds;
   uint32_t decompressions;
-  uint32_t state;
+  uint32_t empty;  /* nonzero if it was stored from a view without points */
 } record_t;
 
 /* A view that holds a decoded snapshot. */
@@ -149,6 +143,12 @@ static void fail_provider(devitocomp_store_t *store, int status, int64_t index,
   }
 }
 
+static void fail_unbound(devitocomp_store_t *store, int64_t index, const char *action)
+{
+  fail(store, DEVITOCOMP_INVALID_ARGUMENT, index, action,
+       "the store was not told the limits of its payloads");
+}
+
 static void clear_failure(devitocomp_store_t *store)
 {
   memset(&store->failure, 0, sizeof(store->failure));
@@ -189,6 +189,11 @@ static int is_empty(const int64_t *dims, uint32_t rank)
     }
   }
   return 0;
+}
+
+static int holds(const devitocomp_store_t *store, int64_t index)
+{
+  return store->layer->ops->holds(store->layer, index);
 }
 
 static int is_packed(const devitocomp_store_t *store, const devitocomp_view_t *view)
@@ -348,7 +353,7 @@ static int admit(devitocomp_store_t *store, const devitocomp_slot_t *slot,
     fail(store, DEVITOCOMP_INVALID_ARGUMENT, index, action,
          "snapshot %" PRId64 " is still being %s", store->index,
          store->activity == COMPRESSING ? "compressed" : "decompressed");
-  } else if (index < 0 || index >= config->nsnapshots) {
+  } else if (!devitocomp_store_covers(store, index)) {
     fail(store, DEVITOCOMP_INVALID_ARGUMENT, index, action,
          "snapshot index %" PRId64 " is outside [0, %" PRId64 ")", index,
          config->nsnapshots);
@@ -411,6 +416,19 @@ static int close_slot(devitocomp_store_t *store, devitocomp_slot_t *slot,
   return 1;
 }
 
+/* A snapshot without points counts as stored. */
+static void mark_empty(devitocomp_store_t *store, int64_t index)
+{
+  const layer_ops_t *const ops = store->layer->ops;
+  int status;
+
+  if (!store->raw_bytes && ops->mark && (status = ops->mark(store->layer, index))) {
+    fail(store, status, index, "store", "%s", store->layer->message);
+    return;
+  }
+  store->records[index].empty = 1;
+}
+
 /* *** Called by generated code */
 
 DEVITOCOMP_EXPORT
@@ -452,8 +470,7 @@ void devitocomp_store_planned(devitocomp_store_t *store, int status, const char 
   if (status != DEVITOCOMP_OK) {
     fail_provider(store, status, -1, action, message);
   } else if (!store->bound) {
-    fail(store, DEVITOCOMP_INVALID_ARGUMENT, -1, action,
-         "the store was not told the limits of its payloads");
+    fail_unbound(store, -1, action);
   } else if (limits.payload_version != bound->payload_version) {
     fail(store, DEVITOCOMP_VERSION_MISMATCH, -1, action,
          "the plan has payload version %" PRIu32 ", the store %" PRIu32,
@@ -493,16 +510,13 @@ devitocomp_slot_t devitocomp_store_reserve(devitocomp_store_t *store, int64_t in
     return slot;
   }
   if (is_empty(view.dims, view.rank)) {
-    if (store->records[index].state == ABSENT) {
-      store->records[index].state = EMPTY;
-    }
+    mark_empty(store, index);
     return slot;
   }
   /* Whoever stores a view has written to it. */
   forget_view(store, &view);
   if (!store->bound) {
-    fail(store, DEVITOCOMP_INVALID_ARGUMENT, index, action,
-         "the store was not told the limits of its payloads");
+    fail_unbound(store, index, action);
     return slot;
   }
   if (!attach_tensor(store, &slot)) {
@@ -571,7 +585,7 @@ void devitocomp_store_commit(devitocomp_store_t *store, devitocomp_slot_t *slot,
   }
   forget_index(store, index);
   record = &store->records[index];
-  record->state = STORED;
+  record->empty = 0;
   record->compress_seconds = now() - slot->start;
 }
 
@@ -600,7 +614,7 @@ devitocomp_slot_t devitocomp_store_acquire(devitocomp_store_t *store, int64_t in
   if (resident && resident->index < 0) {
     resident = NULL;
   }
-  if (resident || store->records[index].state != STORED) {
+  if (resident || !holds(store, index)) {
     if (resident) {
       source = resident->view;
     }
@@ -610,6 +624,10 @@ devitocomp_slot_t devitocomp_store_acquire(devitocomp_store_t *store, int64_t in
     if (!(flags & DEVITOCOMP_WILL_MODIFY)) {
       remember(store, &view, index);
     }
+    return slot;
+  }
+  if (!store->bound) {
+    fail_unbound(store, index, action);
     return slot;
   }
   if (!attach_tensor(store, &slot)) {
@@ -669,8 +687,8 @@ int devitocomp_store_failed(const devitocomp_store_t *store)
 
 /* *** Called by the owner of the store */
 
-DEVITOCOMP_EXPORT
-devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *config)
+/* A store without a layer; NULL if out of memory, or if config makes no sense. */
+static devitocomp_store_t *new_store(const devitocomp_store_config_t *config)
 {
   const size_t itemsize = size_of_dtype(config->dtype);
   devitocomp_store_t *store;
@@ -702,10 +720,53 @@ devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *con
   store->name = strdup(config->name ? config->name : "the function");
   store->records = calloc(config->nsnapshots ? (size_t)config->nsnapshots : 1,
                           sizeof(*store->records));
-  store->layer = layer_host_create(config->nsnapshots);
   clear_failure(store);
   forget_all(store);
-  if (!store->name || !store->records || !store->layer) {
+  if (!store->name || !store->records) {
+    devitocomp_store_destroy(store);
+    return NULL;
+  }
+  return store;
+}
+
+DEVITOCOMP_EXPORT
+devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *config)
+{
+  devitocomp_store_t *const store = new_store(config);
+
+  if (store) {
+    store->layer = layer_host_create(config->nsnapshots);
+    if (!store->layer) {
+      devitocomp_store_destroy(store);
+      return NULL;
+    }
+  }
+  return store;
+}
+
+DEVITOCOMP_EXPORT
+devitocomp_store_t *devitocomp_store_open(const devitocomp_store_config_t *config,
+                                          const devitocomp_disk_t *disk,
+                                          devitocomp_failure_t *failure)
+{
+  static const char action[] = "open";
+  devitocomp_store_t *const store = new_store(config);
+  char message[LAYER_MESSAGE_BYTES];
+  int status;
+
+  memset(failure, 0, sizeof(*failure));
+  failure->index = -1;
+  if (!store) {
+    failure->status = DEVITOCOMP_INVALID_ARGUMENT;
+    snprintf(failure->action, sizeof(failure->action), "%s", action);
+    snprintf(failure->message, sizeof(failure->message),
+             "there is no memory for such a store");
+    return NULL;
+  }
+  store->layer = layer_disk_create(&store->config, disk, &status, message);
+  if (!store->layer) {
+    fail(store, status, -1, action, "%s", message);
+    *failure = store->failure;
     devitocomp_store_destroy(store);
     return NULL;
   }
@@ -732,33 +793,12 @@ static int is_alignment(uint64_t value)
   return value && !(value & (value - 1)) && value <= LAYER_MAX_ALIGNMENT;
 }
 
-static int is_empty_store(const devitocomp_store_t *store)
-{
-  int64_t i;
-
-  for (i = 0; i < store->config.nsnapshots; i++) {
-    if (store->records[i].state == STORED) {
-      return 0;
-    }
-  }
-  return 1;
-}
-
-/* Nonzero if payloads obeying either obey the other. */
-static int same_limits(const devitocomp_limits_t *a, const devitocomp_limits_t *b)
-{
-  return a->payload_version == b->payload_version
-         && a->max_compressed_bytes == b->max_compressed_bytes
-         && a->payload_alignment == b->payload_alignment
-         && a->sidecar_bytes == b->sidecar_bytes
-         && a->sidecar_alignment == b->sidecar_alignment;
-}
-
 DEVITOCOMP_EXPORT
 int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *limits)
 {
   static const char action[] = "store";
   const int invalid = DEVITOCOMP_INVALID_ARGUMENT;
+  int status;
 
   if (!claim(store)) {
     return invalid;
@@ -779,12 +819,8 @@ int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *
     fail(store, invalid, -1, action,
          "payloads of up to %" PRIu64 " and sidecars of %" PRIu64 " bytes are too large",
          limits->max_compressed_bytes, limits->sidecar_bytes);
-  } else if (!store->bound || !same_limits(limits, &store->limits)) {
-    if (!is_empty_store(store)) {
-      fail(store, invalid, -1, action, "it holds snapshots with other limits");
-    } else {
-      store->layer->ops->bind(store->layer, limits);
-    }
+  } else if ((status = store->layer->ops->bind(store->layer, limits))) {
+    fail(store, status, -1, action, "%s", store->layer->message);
   }
   if (store->failure.status == DEVITOCOMP_OK) {
     store->limits = *limits;
@@ -827,13 +863,38 @@ void devitocomp_store_end(devitocomp_store_t *store)
 DEVITOCOMP_EXPORT
 void devitocomp_store_clear(devitocomp_store_t *store)
 {
+  int status;
+
   if (!claim(store)) {
     return;
   }
-  store->layer->ops->discard(store->layer);
-  pages_unmap(&store->staging);
-  memset(store->records, 0, (size_t)store->config.nsnapshots * sizeof(*store->records));
+  clear_failure(store);
+  status = store->layer->ops->discard(store->layer);
+  if (status != DEVITOCOMP_OK) {
+    fail(store, status, -1, "clear", "%s", store->layer->message);
+  } else {
+    pages_unmap(&store->staging);
+    memset(store->records, 0,
+           (size_t)store->config.nsnapshots * sizeof(*store->records));
+  }
   unclaim(store);
+}
+
+DEVITOCOMP_EXPORT
+int devitocomp_store_sync(devitocomp_store_t *store)
+{
+  const layer_ops_t *const ops = store->layer->ops;
+  int status = DEVITOCOMP_OK;
+
+  if (!claim(store)) {
+    return DEVITOCOMP_INVALID_ARGUMENT;
+  }
+  clear_failure(store);
+  if (ops->sync && (status = ops->sync(store->layer))) {
+    fail(store, status, -1, "flush", "%s", store->layer->message);
+  }
+  unclaim(store);
+  return status;
 }
 
 DEVITOCOMP_EXPORT
@@ -852,27 +913,24 @@ void devitocomp_store_usage(const devitocomp_store_t *store, devitocomp_usage_t 
     + (uint64_t)store->config.nsnapshots * sizeof(*store->records);
 }
 
-static int has_index(const devitocomp_store_t *store, int64_t index)
-{
-  return index >= 0 && index < store->config.nsnapshots;
-}
-
 DEVITOCOMP_EXPORT
 int devitocomp_store_info(const devitocomp_store_t *store, int64_t index,
                           devitocomp_snapshot_info_t *info)
 {
   const record_t *record;
+  int held;
 
   memset(info, 0, sizeof(*info));
-  if (!has_index(store, index)) {
+  if (!devitocomp_store_covers(store, index)) {
     return DEVITOCOMP_INVALID_ARGUMENT;
   }
   record = &store->records[index];
-  info->stored = record->state != ABSENT;
+  held = holds(store, index);
+  info->stored = held || record->empty;
   info->compress_seconds = record->compress_seconds;
   info->decompress_seconds = record->decompress_seconds;
   info->decompressions = record->decompressions;
-  if (record->state == STORED) {
+  if (held && store->raw_bytes) {
     info->raw_bytes = store->raw_bytes;
     info->payload_bytes = store->layer->ops->payload_bytes(store->layer, index);
     info->sidecar_bytes = store->limits.sidecar_bytes;
@@ -881,28 +939,37 @@ int devitocomp_store_info(const devitocomp_store_t *store, int64_t index,
 }
 
 DEVITOCOMP_EXPORT
-int devitocomp_store_peek(const devitocomp_store_t *store, int64_t index,
+int devitocomp_store_peek(devitocomp_store_t *store, int64_t index,
                           const void **payload, size_t *bytes, const void **sidecar)
 {
   const layer_ops_t *const ops = store->layer->ops;
   layer_span_t content = {NULL, 0, NULL};
-  int status;
+  int status = DEVITOCOMP_OK;
 
-  if (is_busy(store) || !has_index(store, index)
-      || store->records[index].state != (store->raw_bytes ? STORED : EMPTY)) {
+  if (!devitocomp_store_covers(store, index) || !claim(store)) {
     return DEVITOCOMP_INVALID_ARGUMENT;
   }
-  if (store->raw_bytes) {
+  clear_failure(store);
+  if (!holds(store, index) && (store->raw_bytes || !store->records[index].empty)) {
+    status = DEVITOCOMP_INVALID_ARGUMENT;
+  } else if (store->raw_bytes && !store->bound) {
+    status = DEVITOCOMP_VERSION_MISMATCH;
+    fail_unbound(store, index, "load");
+  } else if (store->raw_bytes) {
     status = ops->acquire(store->layer, index, &content);
     if (status != DEVITOCOMP_OK) {
-      return status;
+      fail(store, status, index, "load", "%s", store->layer->message);
+    } else {
+      ops->release(store->layer, index);
     }
-    ops->release(store->layer, index);
   }
-  *payload = content.payload;
-  *bytes = content.bytes;
-  *sidecar = content.sidecar;
-  return DEVITOCOMP_OK;
+  unclaim(store);
+  if (status == DEVITOCOMP_OK) {
+    *payload = content.payload;
+    *bytes = content.bytes;
+    *sidecar = content.sidecar;
+  }
+  return status;
 }
 
 /* The body of devitocomp_store_put. */
@@ -915,14 +982,14 @@ static void put(devitocomp_store_t *store, int64_t index, const void *payload,
   layer_span_t room;
   int status;
 
-  if (!has_index(store, index)) {
+  if (!devitocomp_store_covers(store, index)) {
     fail(store, invalid, index, action,
          "snapshot index %" PRId64 " is outside [0, %" PRId64 ")", index,
          store->config.nsnapshots);
     return;
   }
   if (!store->raw_bytes && !bytes) {
-    store->records[index].state = EMPTY;
+    mark_empty(store, index);
     return;
   }
   if (!store->raw_bytes) {
@@ -930,8 +997,7 @@ static void put(devitocomp_store_t *store, int64_t index, const void *payload,
     return;
   }
   if (!store->bound) {
-    fail(store, invalid, index, action,
-         "the store was not told the limits of its payloads");
+    fail_unbound(store, index, action);
     return;
   }
   if (bytes > store->limits.max_compressed_bytes) {
@@ -959,7 +1025,6 @@ static void put(devitocomp_store_t *store, int64_t index, const void *payload,
     return;
   }
   memset(&store->records[index], 0, sizeof(store->records[index]));
-  store->records[index].state = STORED;
 }
 
 DEVITOCOMP_EXPORT

@@ -276,9 +276,22 @@ class CompressedTimeFunction(TimeFunction):
     # Pickling support
 
     @property
+    def pickle_snapshots(self):
+        """
+        Whether pickling the function carries its compressed snapshots along, which is
+        the default. Set it to False to ship the function, or an Operator that uses it,
+        to a worker that is going to fill it anew.
+        """
+        return self._store.pickled
+
+    @pickle_snapshots.setter
+    def pickle_snapshots(self, value):
+        self._store.pickled = bool(value)
+
+    @property
     def snapshots(self):
-        """The compressed snapshots, in a form that can be pickled."""
-        return self._store.dump()
+        """The compressed snapshots, in a form that can be pickled; None if empty."""
+        return self._store.dump() if self.pickle_snapshots else None
 
     @property
     def _pickle_rkwargs(self):

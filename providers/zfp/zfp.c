@@ -934,7 +934,7 @@ static int scan(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
     int ready = open_scratch(plan, &scratch);
     ptrdiff_t i;
 
-    #pragma omp for schedule(dynamic)
+    #pragma omp for schedule(dynamic) nowait
     for (i = 0; i < plan->slabs; i++) {
       size_t offset;
       box_t box = slab_box(plan, i, &offset);
@@ -960,7 +960,7 @@ static int compress_slabs(devitocomp_plan_t *plan, const devitocomp_execution_t 
     int ready = open_scratch(plan, &scratch);
     ptrdiff_t i;
 
-    #pragma omp for schedule(dynamic)
+    #pragma omp for schedule(dynamic) nowait
     for (i = 0; i < plan->slabs; i++) {
       plan->slab[i].status = DEVITOCOMP_OUT_OF_MEMORY;
       if (ready) compress_slab(plan, &scratch, i, tensor, method);
@@ -1063,7 +1063,7 @@ static int decompress_slabs(devitocomp_plan_t *plan, const devitocomp_execution_
     int ready = open_scratch(plan, &scratch);
     ptrdiff_t i;
 
-    #pragma omp for schedule(dynamic)
+    #pragma omp for schedule(dynamic) nowait
     for (i = 0; i < plan->slabs; i++) {
       slab_t *slab = plan->slab + i;
       size_t offset;

@@ -3,38 +3,10 @@
  * decompress themselves.
  */
 #define _GNU_SOURCE
-#include "devitocomp_store.h"
+#include "testing.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-
-static int checks, failures;
-
-#define CHECK(condition) check(!!(condition), #condition, __func__, __LINE__)
-
-static int check(int passed, const char *text, const char *function, int line)
-{
-  checks++;
-  if (!passed) {
-    failures++;
-    fprintf(stderr, "%s:%d: failed: %s\n", function, line, text);
-  }
-  return passed;
-}
-
-static uint64_t seed;
-
-static uint64_t draw(uint64_t below)
-{
-  seed ^= seed << 13;
-  seed ^= seed >> 7;
-  seed ^= seed << 17;
-  return (seed >> 11) % below;
-}
 
 /* *** Functions as Devito lays them out */
 
@@ -1447,6 +1419,5 @@ int main(void)
   for (i = 0; i < 60; i++) {
     test_random(i);
   }
-  printf("test_store: %d checks, %d failed\n", checks, failures);
-  return failures != 0;
+  return report("test_store");
 }
