@@ -1,0 +1,496 @@
+/*
+ * slab.c -- one slab of a tensor, from and to a zfp stream, within the error bound.
+ *
+ * Error bounds
+ * ------------
+ * In its fixed-accuracy mode zfp drops bit planes below 2^minexp, such that the error of
+ * each element is meant to stay below 2^minexp. With 2^minexp <= error * max|x|, that is
+ * what is asked for here, except that three things are left out of account:
+ *
+ *   1. Rounding. What zfp computes with are integers, 2^30 or 2^62 standing for a power
+ *      of two above the maximum of a block, and it halves them a lot. Of the error that
+ *      dropping bit planes may cause, at most (15/16)^rank * 2^minexp, 2^minexp leaves
+ *      enough room for rounding as long as minexp is well above the last bit of these
+ *      integers. See the limits below.
+ *   2. Range. Numbers close to the limits of their type overflow on the way to integers
+ *      (tiny ones) or when they come back slightly larger (huge ones).
+ *   3. Wrap-around. Where a block has a maximum between 2^(minexp-2) and 2^(minexp-1), the
+ *      error may take elements to more than twice that maximum, where integers wrap and
+ *      the sign is lost: up to 1.5 * 2^minexp in all. Smaller blocks cannot go wrong by
+ *      that much whatever happens, larger ones have smaller errors in relation to their
+ *      maximum. It is rare: seen with rank 1 only, and there with blocks made for it.
+ *
+ * So blocks as in 3. are decompressed and looked at; if one went wrong, minexp - 1 will do
+ * for its slab. Snapshots that meet 1. or 2. are decompressed altogether, slabs that went
+ * wrong being compressed once more in zfp's reversible mode, which is lossless.
+ */
+#include "slab.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BLOCK 256 /* elements: 4^MAX_RANK */
+#define MAX_BLOCK_BYTES ((ZFP_MAX_BITS + ZFP_HEADER_MAX_BITS) / 8 + 64)
+
+/* Thick enough for the 16 bytes that a slab costs on average, thin enough for many
+   threads to get their share. */
+#define MIN_SLAB_BYTES ((int64_t)64 << 10)
+
+const traits_t float32 = {
+  zfp_type_float, sizeof(float), -126, {0, -19, -19, -18, -16}, -95, 126, -26
+};
+const traits_t float64 = {
+  zfp_type_double, sizeof(double), -1022, {0, -48, -49, -49, -48}, -959, 1022, -56
+};
+
+/* ---- Boxes ------------------------------------------------------------------------- */
+
+static int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+/* The dimension that slabs are cut along. */
+static int slow_axis(const devitocomp_plan_t *plan) {
+  return MAX_RANK - plan->rank;
+}
+
+/* The index-th slab, and where in the tensor it is, in bytes. */
+static box_t slab_box(const devitocomp_plan_t *plan, ptrdiff_t index, size_t *offset) {
+  box_t box = plan->box;
+  int axis = slow_axis(plan);
+  int64_t start = index * plan->planes;
+
+  box.dims[axis] = smaller(plan->planes, box.dims[axis] - start);
+  *offset = (size_t)(start * box.strides[axis]) * plan->traits->itemsize;
+  return box;
+}
+
+/* The block that begins at a position of a box, likewise. */
+static box_t block_box(const devitocomp_plan_t *plan, const box_t *box,
+                       const int64_t *position, size_t *offset) {
+  box_t block = *box;
+  int64_t elements = 0;
+  int i;
+
+  for (i = 0; i < MAX_RANK; i++) {
+    block.dims[i] = smaller(4, box->dims[i] - position[i]);
+    elements += position[i] * box->strides[i];
+  }
+  *offset = (size_t)elements * plan->traits->itemsize;
+  return block;
+}
+
+static size_t count_elements(const box_t *box) {
+  return (size_t)(box->dims[0] * box->dims[1] * box->dims[2] * box->dims[3]);
+}
+
+/* Rows, along the fastest dimension, are numbered from 0. */
+static size_t count_rows(const box_t *box) {
+  return (size_t)(box->dims[0] * box->dims[1] * box->dims[2]);
+}
+
+static size_t row_offset(const devitocomp_plan_t *plan, const box_t *box, size_t row) {
+  int64_t i2 = (int64_t)row % box->dims[2], rest = (int64_t)row / box->dims[2];
+  int64_t i1 = rest % box->dims[1], i0 = rest / box->dims[1];
+
+  return (size_t)(i0 * box->strides[0] + i1 * box->strides[1] + i2 * box->strides[2]) *
+         plan->traits->itemsize;
+}
+
+static void clear_box(const devitocomp_plan_t *plan, const box_t *box, char *data) {
+  size_t itemsize = plan->traits->itemsize, rows = count_rows(box), row;
+  int64_t i;
+
+  for (row = 0; row < rows; row++) {
+    char *to = data + row_offset(plan, box, row);
+    if (box->strides[3] == 1)
+      memset(to, 0, (size_t)box->dims[3] * itemsize);
+    else
+      for (i = 0; i < box->dims[3]; i++)
+        memset(to + (size_t)(i * box->strides[3]) * itemsize, 0, itemsize);
+  }
+}
+
+/* Whether all bits are zero. */
+static int is_clear(const devitocomp_plan_t *plan, const box_t *box, const char *data) {
+  static const char zeros[sizeof(double)];
+  size_t itemsize = plan->traits->itemsize, rows = count_rows(box), row;
+  int64_t i;
+
+  for (row = 0; row < rows; row++) {
+    const char *from = data + row_offset(plan, box, row);
+    if (memcmp(from, zeros, itemsize)) return 0;
+    if (box->strides[3] == 1) {
+      /* Each byte like the one before. */
+      if (memcmp(from, from + 1, (size_t)box->dims[3] * itemsize - 1)) return 0;
+      continue;
+    }
+    for (i = 1; i < box->dims[3]; i++)
+      if (memcmp(from + (size_t)(i * box->strides[3]) * itemsize, zeros, itemsize))
+        return 0;
+  }
+  return 1;
+}
+
+/* Whether a box and a contiguous copy of it differ by at most the tolerance. */
+static int is_within(const devitocomp_plan_t *plan, const box_t *box, const char *data,
+                     const void *copy, double tolerance) {
+  const float *floats = copy;
+  const double *doubles = copy;
+  size_t rows = count_rows(box), row;
+  int64_t n = box->dims[3], stride = box->strides[3], i;
+  int within = 1;
+
+  for (row = 0; row < rows && within; row++) {
+    const char *from = data + row_offset(plan, box, row);
+    if (plan->traits == &float32) {
+      const float *x = (const float *)from;
+      for (i = 0; i < n; i++)
+        within &= fabs((double)x[i * stride] - (double)floats[i]) <= tolerance;
+      floats += n;
+    } else {
+      const double *x = (const double *)from;
+      for (i = 0; i < n; i++) within &= fabs(x[i * stride] - doubles[i]) <= tolerance;
+      doubles += n;
+    }
+  }
+  return within;
+}
+
+/* ---- Maxima ------------------------------------------------------------------------ */
+
+/* line[i] = max(line[i], |row[i]|). Signed integers, which SSE2 can compare. */
+static void raise32(int32_t *line, const char *row, int64_t n, int64_t stride) {
+  int64_t i;
+
+  if (stride == 1)
+    for (i = 0; i < n; i++) {
+      int32_t x;
+      memcpy(&x, row + (size_t)i * sizeof(x), sizeof(x));
+      x &= INT32_MAX;
+      line[i] = x > line[i] ? x : line[i];
+    }
+  else
+    for (i = 0; i < n; i++) {
+      int32_t x;
+      memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
+      x &= INT32_MAX;
+      line[i] = x > line[i] ? x : line[i];
+    }
+}
+
+static void raise64(int64_t *line, const char *row, int64_t n, int64_t stride) {
+  int64_t i;
+
+  for (i = 0; i < n; i++) {
+    int64_t x;
+    memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
+    x &= INT64_MAX;
+    line[i] = x > line[i] ? x : line[i];
+  }
+}
+
+/* The exponent of the number that these are the bits of, as zfp takes it. */
+static int exponent_of(const traits_t *traits, uint64_t bits) {
+  return traits->min_exponent + (int)(bits >> (traits == &float32 ? 23 : 52));
+}
+
+/* The maximum of a box, and the exponents of its blocks. line: room for a row, and 3. */
+static uint64_t scan_box(const devitocomp_plan_t *plan, const box_t *box,
+                         const char *data, void *line, int16_t *exponents) {
+  const traits_t *traits = plan->traits;
+  int64_t n = box->dims[3], padded = (n + 3) / 4 * 4, p[MAX_RANK], i;
+  uint64_t maximum = 0;
+
+  for (p[0] = 0; p[0] < box->dims[0]; p[0] += 4)
+    for (p[1] = 0; p[1] < box->dims[1]; p[1] += 4)
+      for (p[2] = 0; p[2] < box->dims[2]; p[2] += 4) {
+        size_t offset, rows, row;
+        box_t blocks;
+
+        p[3] = 0;
+        blocks = block_box(plan, box, p, &offset);
+        rows = count_rows(&blocks);
+        memset(line, 0, (size_t)padded * traits->itemsize);
+        for (row = 0; row < rows; row++) {
+          const char *from = data + offset + row_offset(plan, &blocks, row);
+          if (traits == &float32)
+            raise32(line, from, n, box->strides[3]);
+          else
+            raise64(line, from, n, box->strides[3]);
+        }
+        for (i = 0; i < padded; i += 4) {
+          uint64_t most = 0;
+          int k;
+          for (k = 0; k < 4; k++) {
+            uint64_t bits = traits == &float32 ? (uint64_t)((int32_t *)line)[i + k]
+                                               : (uint64_t)((int64_t *)line)[i + k];
+            most = bits > most ? bits : most;
+          }
+          *exponents++ = (int16_t)exponent_of(traits, most);
+          maximum = most > maximum ? most : maximum;
+        }
+      }
+  return maximum;
+}
+
+/* ---- libzfp ------------------------------------------------------------------------ */
+
+int open_scratch(const devitocomp_plan_t *plan, scratch_t *scratch) {
+  set_environment(&scratch->environment);
+  scratch->zfp = zfp_stream_open(NULL);
+  scratch->field = zfp_field_alloc();
+  scratch->line = malloc(((size_t)plan->box.dims[3] + 3) * plan->traits->itemsize);
+  scratch->copy = NULL;
+  return scratch->zfp && scratch->field && scratch->line;
+}
+
+void close_scratch(scratch_t *scratch) {
+  if (scratch->zfp) zfp_stream_close(scratch->zfp);
+  if (scratch->field) zfp_field_free(scratch->field);
+  free(scratch->line);
+  free(scratch->copy);
+  restore_environment(&scratch->environment);
+}
+
+/* Describe a box of this plan to zfp: fastest dimension first. */
+static void set_field(const devitocomp_plan_t *plan, zfp_field *field, const box_t *box,
+                      const void *data, int contiguous) {
+  const int64_t *n = box->dims, *s = box->strides;
+
+  zfp_field_set_type(field, plan->traits->type);
+  zfp_field_set_pointer(field, (void *)data);
+  switch (plan->rank) {
+  case 1: zfp_field_set_size_1d(field, (size_t)n[3]); break;
+  case 2: zfp_field_set_size_2d(field, (size_t)n[3], (size_t)n[2]); break;
+  case 3: zfp_field_set_size_3d(field, (size_t)n[3], (size_t)n[2], (size_t)n[1]); break;
+  default:
+    zfp_field_set_size_4d(field, (size_t)n[3], (size_t)n[2], (size_t)n[1], (size_t)n[0]);
+  }
+  if (contiguous)
+    zfp_field_set_stride_4d(field, 0, 0, 0, 0);
+  else
+    zfp_field_set_stride_4d(field, (ptrdiff_t)s[3], plan->rank > 1 ? (ptrdiff_t)s[2] : 0,
+                            plan->rank > 2 ? (ptrdiff_t)s[1] : 0,
+                            plan->rank > 3 ? (ptrdiff_t)s[0] : 0);
+}
+
+static void set_mode(zfp_stream *zfp, int code) {
+  if (code == REVERSIBLE)
+    zfp_stream_set_reversible(zfp);
+  else
+    zfp_stream_set_params(zfp, ZFP_MIN_BITS, ZFP_MAX_BITS, ZFP_MAX_PREC,
+                          code - CODE_BIAS);
+}
+
+/* Compress a box. Returns the bytes of the stream, whole words, or 0 on failure. */
+static size_t encode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *box,
+                     const char *data, int code, unsigned char *stream, size_t room) {
+  bitstream *bits = stream_open(stream, room);
+  size_t bytes;
+
+  if (!bits) return 0;
+  zfp_stream_set_bit_stream(scratch->zfp, bits);
+  set_mode(scratch->zfp, code);
+  set_field(plan, scratch->field, box, data, 0);
+  bytes = zfp_compress(scratch->zfp, scratch->field);
+  stream_close(bits);
+  /* libzfp may have been compiled for shorter words. */
+  for (; bytes % WORD; bytes++) stream[bytes] = 0;
+  return bytes;
+}
+
+/* Decompress a box, from a stream that has been found intact: zfp relies on that. */
+static int decode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *box,
+                  void *data, int contiguous, int code, const unsigned char *stream,
+                  size_t bytes) {
+  bitstream *bits = stream_open((void *)stream, bytes);
+  size_t used;
+
+  if (!bits) return DEVITOCOMP_OUT_OF_MEMORY;
+  zfp_stream_set_bit_stream(scratch->zfp, bits);
+  set_mode(scratch->zfp, code);
+  set_field(plan, scratch->field, box, data, contiguous);
+  used = zfp_decompress(scratch->zfp, scratch->field);
+  stream_close(bits);
+  return (used + WORD - 1) / WORD * WORD == bytes ? DEVITOCOMP_OK
+                                                  : DEVITOCOMP_CORRUPT_PAYLOAD;
+}
+
+/* ---- Cutting ----------------------------------------------------------------------- */
+
+/* Drop the dimensions of extent 1, which zfp would pad to 4, and align the rest right. */
+static void set_box(devitocomp_plan_t *plan) {
+  const devitocomp_tensor_t *tensor = &plan->tensor;
+  uint32_t i;
+  int to = MAX_RANK;
+
+  for (i = 0; i < MAX_RANK; i++) {
+    plan->box.dims[i] = 1;
+    plan->box.strides[i] = 1;
+  }
+  for (i = tensor->rank; i-- > 0;)
+    if (tensor->dims[i] > 1) {
+      to--;
+      plan->box.dims[to] = tensor->dims[i];
+      plan->box.strides[to] = tensor->strides[i];
+    }
+  plan->rank = to < MAX_RANK ? MAX_RANK - to : 1;
+}
+
+int cut_into_slabs(devitocomp_plan_t *plan, scratch_t *scratch) {
+  int64_t plane = (int64_t)plan->traits->itemsize;
+  size_t offset, room, blocks = 1;
+  int axis, i;
+  box_t box;
+
+  set_box(plan);
+  axis = slow_axis(plan);
+  for (i = axis + 1; i < MAX_RANK; i++) plane *= plan->box.dims[i];
+  plan->planes = 4 * ((MIN_SLAB_BYTES + 4 * plane - 1) / (4 * plane));
+  plan->planes = smaller(plan->planes, (plan->box.dims[axis] + 3) / 4 * 4);
+  plan->slabs = (ptrdiff_t)((plan->box.dims[axis] + plan->planes - 1) / plan->planes);
+
+  box = slab_box(plan, 0, &offset);
+  for (i = 0; i < MAX_RANK; i++) blocks *= (size_t)((box.dims[i] + 3) / 4);
+  plan->slab_blocks = blocks;
+  set_field(plan, scratch->field, &box, NULL, 1);
+  set_mode(scratch->zfp, REVERSIBLE);
+  plan->slab_bytes = zfp_stream_maximum_size(scratch->zfp, scratch->field);
+  set_mode(scratch->zfp, MIN_MINEXP + CODE_BIAS);
+  room = zfp_stream_maximum_size(scratch->zfp, scratch->field);
+  if (room > plan->slab_bytes) plan->slab_bytes = room;
+  plan->slab_bytes = (plan->slab_bytes + 63) / 64 * 64;
+  return plan->slab_bytes > 0;
+}
+
+/* ---- Compression ------------------------------------------------------------------- */
+
+method_t choose_method(const devitocomp_plan_t *plan, uint64_t maximum) {
+  const traits_t *traits = plan->traits;
+  method_t method = {REVERSIBLE, 0, 0, 0};
+  int exponent = exponent_of(traits, maximum);
+
+  if (plan->error == 0) return method;
+  method.tolerance = plan->error * value_of_bits(plan->tensor.dtype, maximum);
+  if (method.tolerance == 0) return method;
+  frexp(method.tolerance, &method.minexp);
+  method.minexp--;
+  if (method.minexp - exponent < traits->hopeless || method.minexp <= MIN_MINEXP)
+    return method;
+  method.code = method.minexp + CODE_BIAS;
+  method.safe = method.minexp - exponent >= traits->least[plan->rank] &&
+              method.minexp - 2 * plan->rank >= traits->tiny && exponent <= traits->huge;
+  return method;
+}
+
+/* Whether a block comes back as it should. */
+static int survives(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *block,
+                    const char *data, const method_t *method) {
+  double copy[MAX_BLOCK];
+  uint64_t stream[MAX_BLOCK_BYTES / sizeof(uint64_t)];
+  unsigned char *bytes = (unsigned char *)stream;
+  size_t used = encode(plan, scratch, block, data, method->code, bytes, sizeof(stream));
+
+  return used &&
+         !decode(plan, scratch, block, copy, 1, method->code, bytes, used) &&
+         is_within(plan, block, data, copy, method->tolerance);
+}
+
+/* Whether all blocks do that zfp might let wrap around. */
+static int blocks_survive(const devitocomp_plan_t *plan, scratch_t *scratch,
+                          const box_t *box, const char *data, const int16_t *exponents,
+                          const method_t *method) {
+  int64_t p[MAX_RANK];
+
+  for (p[0] = 0; p[0] < box->dims[0]; p[0] += 4)
+    for (p[1] = 0; p[1] < box->dims[1]; p[1] += 4)
+      for (p[2] = 0; p[2] < box->dims[2]; p[2] += 4)
+        for (p[3] = 0; p[3] < box->dims[3]; p[3] += 4)
+          if (*exponents++ == method->minexp - 1) {
+            size_t offset;
+            box_t block = block_box(plan, box, p, &offset);
+            if (!survives(plan, scratch, &block, data + offset, method)) return 0;
+          }
+  return 1;
+}
+
+/* Whether a slab does. */
+static int slab_survives(const devitocomp_plan_t *plan, scratch_t *scratch,
+                         const box_t *box, const char *data, const unsigned char *stream,
+                         size_t bytes, const method_t *method) {
+  box_t largest;
+  size_t offset;
+
+  if (!scratch->copy) {
+    largest = slab_box(plan, 0, &offset);
+    scratch->copy = malloc(count_elements(&largest) * plan->traits->itemsize);
+    /* Reversible mode needs none. */
+    if (!scratch->copy) return 0;
+  }
+  return !decode(plan, scratch, box, scratch->copy, 1, method->code, stream, bytes) &&
+         is_within(plan, box, data, scratch->copy, method->tolerance);
+}
+
+void scan_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
+               const char *tensor) {
+  size_t offset;
+  box_t box = slab_box(plan, index, &offset);
+
+  plan->slab[index].status = DEVITOCOMP_OK;
+  plan->slab[index].maximum =
+    scan_box(plan, &box, tensor + offset, scratch->line,
+             plan->exponents + (size_t)index * plan->slab_blocks);
+}
+
+void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
+                   const char *tensor, const method_t *method) {
+  slab_t *slab = plan->slab + index;
+  unsigned char *stream = plan->work + (size_t)index * plan->slab_bytes;
+  size_t offset;
+  box_t box = slab_box(plan, index, &offset);
+  const char *data = tensor + offset;
+  int code;
+
+  slab->status = DEVITOCOMP_OK;
+  slab->bytes = 0;
+  slab->hash = 0;
+  slab->code = ZERO;
+  if (plan->error == 0 ? is_clear(plan, &box, data) : !slab->maximum) return;
+
+  slab->code = method->code;
+  slab->bytes = encode(plan, scratch, &box, data, slab->code, stream, plan->slab_bytes);
+  if (slab->bytes && method->code != REVERSIBLE) {
+    code = method->code;
+    if (!method->safe &&
+        !slab_survives(plan, scratch, &box, data, stream, slab->bytes, method))
+      code = REVERSIBLE;
+    if (method->safe &&
+        !blocks_survive(plan, scratch, &box, data,
+                        plan->exponents + (size_t)index * plan->slab_blocks, method))
+      code = method->code - 1;
+    if (code != slab->code) {
+      slab->code = code;
+      slab->bytes = encode(plan, scratch, &box, data, code, stream, plan->slab_bytes);
+    }
+  }
+  if (!slab->bytes) slab->status = DEVITOCOMP_PROVIDER_ERROR;
+  slab->hash = hash_words(stream, slab->bytes);
+}
+
+/* ---- Decompression ----------------------------------------------------------------- */
+
+void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
+                     const unsigned char *payload, char *tensor) {
+  slab_t *slab = plan->slab + index;
+  size_t offset;
+  box_t box = slab_box(plan, index, &offset);
+
+  slab->status = DEVITOCOMP_OK;
+  if (slab->code == ZERO)
+    clear_box(plan, &box, tensor + offset);
+  else
+    slab->status = decode(plan, scratch, &box, tensor + offset, 0, slab->code,
+                          payload + slab->offset, slab->bytes);
+}
