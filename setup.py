@@ -35,7 +35,7 @@ HEADERS = ['include/devitocomp.h', f'{PACKAGE}/runtime/devitocomp_store.h']
 
 # What may be copied from the source folders: never a build product
 SOURCE_SUFFIXES = {'.c', '.h', '.cc', '.cpp', '.hpp', '.cu', '.cuh', '.hip', '.mk', '.md',
-                   '.txt', '.map', '.py'}
+                   '.txt', '.map', '.py', '.ini'}
 SOURCE_NAMES = {'Makefile', 'LICENSE', 'README'}
 
 

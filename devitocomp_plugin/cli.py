@@ -81,6 +81,63 @@ def _sample(args, claims):
         raise ValueError(f'--dtype: {e}') from None
 
 
+def root(args):
+    """Build a bundled provider if needed, and print a directory for DEVITOCOMP_ROOT."""
+    from devitocomp_plugin.providers import bundled_provider
+    print(bundled_provider(args.name).build(args.variant))
+
+
+def _root_arguments(parser):
+    parser.add_argument('name', metavar='NAME',
+                        help='of the provider, as `devitocomp providers` lists it')
+    parser.add_argument('--variant', help='how to build it, such as cuda (default: the '
+                                          'first that `devitocomp providers` lists)')
+
+
+def providers(args):
+    """List the bundled providers: what they offer, and whether they can be built."""
+    import textwrap
+
+    from devitocomp_plugin.providers import bundled_providers
+    found = bundled_providers()
+    indent = ' '*(max(len(i) for i in found) + 2)
+    for name, i in found.items():
+        roots = {k: i.built(k) for k in i.variants}
+        lines = [i.summary, *_offers(i, next((k for k in roots.values() if k), None))]
+        for variant, root in roots.items():
+            state = f'built in {root}' if root else i.missing(variant) or 'can be built'
+            lines.append(f'variant {variant}: {state}')
+        head = name.ljust(len(indent))
+        for line in lines:
+            print(textwrap.fill(line, 90, initial_indent=head,
+                                subsequent_indent=f'{indent}  ', break_on_hyphens=False,
+                                break_long_words=False))
+            head = indent
+
+
+def _offers(bundled, root):
+    """Lines on what a provider offers: as it says itself, once there is one."""
+    if root is None:
+        return [f'execution: {bundled.execution}; dtypes: {bundled.dtypes}; '
+                f'ranks: {bundled.ranks}']
+    from devitocomp_plugin.provider import provider_at
+    provider = provider_at(root)
+    claims = provider.claims
+    args = argparse.Namespace(dtype=None, shape=None)
+    limits = provider.check_tensor(*_sample(args, claims))
+    return [
+        f'execution: {_join(claims.execution_kinds)}; dtypes: {_join(claims.dtypes)}; '
+        f'ranks: {_join(claims.ranks)}',
+        f'claims: {_join(claims.flags)}',
+        f'default error: {limits.error_bound:g} ({limits.error_kind}); payload aligned '
+        f'to {limits.payload_alignment}, sidecar of {limits.sidecar_bytes} bytes'
+    ]
+
+
+def _no_arguments(parser):
+    pass
+
+
 def _join(values):
     return ', '.join(str(i) for i in sorted(values, key=str)) or 'none'
 
@@ -88,6 +145,8 @@ def _join(values):
 # name -> (function, what adds its arguments)
 COMMANDS = {
     'info': (info, _info_arguments),
+    'providers': (providers, _no_arguments),
+    'root': (root, _root_arguments),
 }
 
 

@@ -1,9 +1,9 @@
 """The exceptions of devitocomp_plugin."""
 from devito.exceptions import DevitoError, ExecutionError
 
-__all__ = ['CompressionError', 'DevitoCompError', 'InstallationError', 'ProviderError',
-           'ProviderLoadError', 'ProviderNotFound', 'ProviderRefusal',
-           'ProviderSymbolError', 'ProviderVersionError', 'StoreError']
+__all__ = ['CompressionError', 'DevitoCompError', 'InstallationError',
+           'ProviderBuildError', 'ProviderError', 'ProviderLoadError', 'ProviderNotFound',
+           'ProviderRefusal', 'ProviderSymbolError', 'ProviderVersionError', 'StoreError']
 
 
 class DevitoCompError(DevitoError):
@@ -24,6 +24,10 @@ class ProviderNotFound(ProviderError, FileNotFoundError):
 
 class ProviderLoadError(ProviderError, OSError):
     """The provider's library exists but cannot be loaded or does not work."""
+
+
+class ProviderBuildError(ProviderError):
+    """A bundled provider cannot be built; the message says what is missing."""
 
 
 class ProviderVersionError(ProviderError):

@@ -17,7 +17,7 @@ from devitocomp_plugin.exceptions import (
 )
 from devitocomp_plugin.plan import Claims, Plan
 
-__all__ = ['Provider', 'current_provider']
+__all__ = ['Provider', 'current_provider', 'provider_at']
 
 HEADER = Path('include', 'devitocomp.h')
 LIBRARY = Path('lib', 'libdevitocomp.so')
@@ -194,10 +194,30 @@ def current_provider():
     ProviderError
         If the provider cannot be used. The message says why, and what to do.
     """
-    named = os.environ.get('DEVITOCOMP_ROOT')
-    root = Path(named or paths.dummy_root()).expanduser().resolve()
+    return provider_at(os.environ.get('DEVITOCOMP_ROOT') or paths.dummy_root())
+
+
+def provider_at(named):
+    """
+    The provider in a directory that is, or could be, DEVITOCOMP_ROOT.
+
+    Parameters
+    ----------
+    named : str or Path
+        The directory.
+
+    Returns
+    -------
+    Provider
+
+    Raises
+    ------
+    ProviderError
+        As `current_provider`.
+    """
+    root = Path(named).expanduser().resolve()
     header, library = root / HEADER, root / LIBRARY
-    _check_layout(named or root, root, header, library)
+    _check_layout(named, root, header, library)
 
     with _lock:
         signatures = (linking.signature(header), linking.signature(library))
