@@ -35,9 +35,10 @@ class SnapshotArray(NDArrayOperatorsMixin):
     _is_decomposed = False
 
     def __repr__(self):
+        # Printing is no access, about which MPI ranks would have to agree
+        stored = len(self._store.stored) if self._store.is_open else 0
         return (f"SnapshotArray(`{self._store.name}`, shape={self.shape}, "
-                f"dtype={self.dtype}, {len(self._store.stored)} of {len(self)} "
-                "snapshots stored)")
+                f"dtype={self.dtype}, {stored} of {len(self)} snapshots stored)")
 
     def __len__(self):
         return self.shape[0]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 __all__ = ['Device', 'Disk', 'DiskDevice', 'DiskHost', 'DiskHostDevice', 'Host',
-           'HostDevice', 'Layers', 'NoLayers', 'as_layers']
+           'HostDevice', 'Layers', 'NoLayers', 'as_layers', 'keeps', 'stores']
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,28 @@ DiskHostDevice = Layers(('disk', 'host', 'device'))
 known = (NoLayers, Host, Disk, Device, DiskHost, HostDevice, DiskDevice, DiskHostDevice)
 by_name = {str(i): i for i in known} | {i.names: i for i in known}
 
-# The stacks that can be executed today
-available = (NoLayers, Host)
+# The class of the stores of each stack that can be executed
+stores = {}
+
+
+def keeps(*stacks):
+    """
+    Register a kind of store.
+
+    Parameters
+    ----------
+    *stacks : Layers
+        The stacks whose snapshots it keeps.
+
+    Returns
+    -------
+    callable
+        A decorator of subclasses of SnapshotStore.
+    """
+    def register(cls):
+        stores.update(dict.fromkeys(stacks, cls))
+        return cls
+    return register
 
 
 def as_layers(value):
@@ -89,8 +109,8 @@ def as_layers(value):
         names = ', '.join(repr(str(i)) for i in known)
         raise ValueError(f"layers={value!r} is not a stack of storage layers. Accepted: "
                          f"{names}, or a tuple of layer names, home first") from None
-    if layers not in available:
-        names = ' and '.join(repr(str(i)) for i in available)
+    if layers not in stores:
+        names = ', '.join(repr(str(i)) for i in stores)
         raise NotImplementedError(f"layers={str(layers)!r} is not available in this "
                                   f"version of devitocomp_plugin; {names} are")
     return layers

@@ -12,6 +12,7 @@ from devitocomp_plugin.lowering.build import building, current_build
 from devitocomp_plugin.lowering.clusters import has_snapshots, lower_snapshots
 from devitocomp_plugin.lowering.halos import place_halo_exchanges
 from devitocomp_plugin.lowering.iet import lower_copies
+from devitocomp_plugin.parallel import find_comm, raise_together
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.types.functions import CompressedTimeFunction
 
@@ -106,7 +107,7 @@ class CompressionMixin:
     def _emit_apply_profiling(self, args):
         summary = super()._emit_apply_profiling(args)
         for p in self._compressed:
-            function = args[p.name].argument.function
+            function = args[p.name].function
             perf(f"Compressed `{function.name}`: "
                  f"{function.compression_report().summary}")
         return summary
@@ -136,9 +137,10 @@ class Run:
         self.cfunction = cfunction
         self.positions = [i for i, p in enumerate(op.parameters)
                           if isinstance(p, CompressedTimeFunction)]
+        self.writes = [op.parameters[i] in op.writes for i in self.positions]
 
     def __call__(self, *args):
-        arguments = [args[i].argument for i in self.positions]
+        arguments = [args[i] for i in self.positions]
         stores = [i.store for i in arguments]
         if len({id(i) for i in stores}) != len(stores):
             names = ', '.join(f'`{self.op.parameters[i].name}`' for i in self.positions)
@@ -146,13 +148,17 @@ class Run:
                                   "function; use different ones")
 
         comm = find_comm(i.function for i in arguments)
+        for i, writes in zip(stores, self.writes, strict=True):
+            i.open(writes)
+        args = list(args)
         begun, error = [], None
         try:
             try:
-                for i in stores:
+                for n, i, writes in zip(self.positions, stores, self.writes, strict=True):
                     i.bind(self.op._provider)
-                    i.begin(0)
+                    i.begin(0, writes)
                     begun.append(i)
+                    args[n] = i.pointer(CompressedTimeFunction._C_ctype)
             except DevitoCompError as e:
                 error = e
             raise_together(error, comm)
@@ -163,25 +169,6 @@ class Run:
         errors = [i.error for i in stores]
         raise_together(next((e for e in errors if e is not None), None), comm)
         return retval
-
-
-def find_comm(functions):
-    """The communicator of the ranks that some functions live on; None if just one."""
-    for f in functions:
-        if f.grid is not None and f.grid.distributor.is_parallel:
-            return f.grid.distributor.comm
-    return None
-
-
-def raise_together(error, comm):
-    """Raise an error, if any: on all ranks that of the first which has one."""
-    if comm is not None:
-        for rank, e in enumerate(comm.allgather(error)):
-            if e is not None:
-                e.rank = rank
-                raise e
-    if error is not None:
-        raise error
 
 
 def register():

@@ -60,6 +60,8 @@ class CompressionReport:
         The error that the provider guarantees, in the sense of `error_kind`.
     error_kind : str or None
         ``'lossless'``, ``'relative-max'``, ``'absolute'`` or ``'none'``.
+    path : str or None
+        The directory that they are in; None if they are in memory.
     per_snapshot : list of SnapshotReport
     """
 
@@ -67,6 +69,7 @@ class CompressionReport:
         store = function._store
         stored = store.stored
         self.name = function.name
+        self.path = store.path
         self.provider = str(store.provider) if store.provider is not None else None
         self.error_bound = store.limits.error_bound if store.limits else None
         self.error_kind = store.limits.error_kind if store.limits else None
@@ -123,7 +126,8 @@ class CompressionReport:
             ', lossless' if self.error_kind == 'lossless' else
             f", error <= {self.error_bound:g} ({self.error_kind})"
         )
-        lines = [f"`{self.name}`: provider {self.provider}{error}", self.summary,
+        path = '' if self.path is None else f" in {self.path}"
+        lines = [f"`{self.name}`{path}: provider {self.provider}{error}", self.summary,
                  f"{'snapshot':>8} {'raw bytes':>14} {'stored bytes':>14} {'ratio':>8} "
                  f"{'compress s':>11} {'decompress s':>13} {'reads':>6}"]
         for i in self.per_snapshot:

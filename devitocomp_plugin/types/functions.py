@@ -1,7 +1,7 @@
 """TimeFunctions whose history is compressed."""
 
 from ctypes import POINTER
-from functools import cached_property
+from pathlib import PurePath
 
 import devito
 from devito.exceptions import InvalidArgument
@@ -11,10 +11,9 @@ from devito.tools import ReducerMap, is_integer
 
 from devitocomp_plugin.config import as_compression
 from devitocomp_plugin.data import SnapshotArray
-from devitocomp_plugin.layers import NoLayers, as_layers
+from devitocomp_plugin.layers import NoLayers, as_layers, stores
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.report import CompressionReport
-from devitocomp_plugin.store import SnapshotStore
 
 __all__ = ['CompressedTimeFunction', 'TimeFunction']
 
@@ -34,15 +33,24 @@ class TimeFunction(devito.TimeFunction):
         ``DevitoComp()`` to compress with the provider's default tolerance;
         ``DevitoComp(error=e)`` to set it. Requires an integer `save`.
     layers : Layers, str or tuple of str, optional
-        Where snapshots live. Defaults to NoLayers, which means Host on CPUs.
+        Where snapshots live: Host, in memory; Disk, in files, of which no more than one
+        snapshot is in memory; DiskHost, in files, with as many in memory as there is
+        room for. Defaults to NoLayers, which means Host on CPUs.
     serialization : str or pathlib.Path, optional
-        The directory of the Disk layer.
+        For layers with a disk, one of two directories. That of a store, as `_fnbase` of
+        another function names it: then this is the store used. Or else one to keep
+        stores in, which is made if need be: then the first access decides. If it is a
+        write, or an apply that writes, a new store is made in it; if it is a read, the
+        newest store of a function of that name is used. Without `serialization`, a
+        temporary directory (see `tempfile.gettempdir`) is used, and removed with the
+        function or at the end of the process.
 
     Raises
     ------
     ValueError
         If an argument is not one of the accepted values, if `compression` comes without
-        an integer `save`, or if `layers` or `serialization` come without `compression`.
+        an integer `save`, if `layers` or `serialization` come without `compression`, or
+        if `serialization` comes with `layers` that have no disk.
     ProviderError
         If there is no usable provider, or if it refuses the dtype, the rank or the
         tolerance of the function.
@@ -80,6 +88,21 @@ class TimeFunction(devito.TimeFunction):
         return devito.TimeFunction(*args, **kwargs)
 
 
+def as_serialization(value):
+    """
+    Check the `serialization` argument of a TimeFunction.
+
+    Raises
+    ------
+    ValueError
+        If it is not the path of a directory that there is or could be.
+    """
+    if value is None or isinstance(value, (str, PurePath)) and str(value):
+        return value
+    raise ValueError(f"serialization={value!r} is not a directory: pass a path, as a str "
+                     "or a pathlib.Path, or None for a temporary one")
+
+
 # The providers about which the user has been told already
 notified = set()
 
@@ -112,14 +135,15 @@ class CompressedTimeFunction(TimeFunction):
     def __init_finalize__(self, *args, function=None, **kwargs):
         self._compression = as_compression(kwargs.get('compression'))
         self._layers = as_layers(kwargs.get('layers'))
-        self._serialization = kwargs.get('serialization')
+        self._serialization = as_serialization(kwargs.get('serialization'))
         initializer = kwargs.pop('initializer', None)
         snapshots = kwargs.pop('snapshots', None)
 
         if self._serialization is not None and 'disk' not in self._layers.names:
             raise ValueError(f"serialization={str(self._serialization)!r} is the "
                              "directory of the Disk layer, which is not in "
-                             f"layers={str(self._layers)!r}")
+                             f"layers={str(self._layers)!r}; pass layers='disk' or "
+                             "layers='disk-host' too")
 
         super().__init_finalize__(*args, function=function, **kwargs)
 
@@ -127,8 +151,7 @@ class CompressedTimeFunction(TimeFunction):
             self._store = function._store
             return
 
-        self._store = SnapshotStore(self.name, self.save, self.dtype, self.shape[1:],
-                                    self._compression)
+        self._store = stores[self._layers].of(self)
         if self.alias:
             return
         if all(self.shape[1:]):
@@ -162,8 +185,25 @@ class CompressedTimeFunction(TimeFunction):
 
     @property
     def serialization(self):
-        """The directory of the Disk layer, or None."""
+        """The directory of the Disk layer as it was given, or None."""
         return self._serialization
+
+    @property
+    def _fnbase(self):
+        """
+        The directory of the store, the same string on all MPI ranks, which
+        ``serialization=`` takes to open it again. None if there is no disk layer, or if
+        the first access has not yet decided on a directory.
+        """
+        if self.serialization is None and 'disk' in self.layers.names:
+            # A new, temporary one in any case
+            self._store.open(write=True)
+        return self._store.path
+
+    @property
+    def _fnames(self):
+        """The files of the store, a tuple of paths: of this MPI rank's part."""
+        return self._store.files
 
     # Data
 
@@ -221,16 +261,17 @@ class CompressedTimeFunction(TimeFunction):
         """
         return CompressionReport(self)
 
-    @cached_property
+    @property
     def nbytes_max(self):
         """
-        The most bytes that all snapshots together can occupy, by the provider's limits.
+        The most host memory that the snapshots can take, by the provider's limits and
+        the layers, in bytes. What `Operator.estimate_memory` counts.
         """
-        limits = self._store.limits
-        if limits is None:
-            limits = current_provider().check_tensor(self.dtype, self.shape[1:],
-                                                     self._compression.options)
-        return self.save * (limits.max_compressed_bytes + limits.sidecar_bytes)
+        return self._store.nbytes_max
+
+    def _cache_meta(self):
+        # Nothing dense lives in Devito's cache
+        return {'nbytes': 0}
 
     # Arguments processing
 
@@ -263,24 +304,32 @@ class CompressedTimeFunction(TimeFunction):
 
     def _arg_finalize(self, args, alias=None):
         key = alias or self
-        return {key.name: args[key.name].pointer}
+        return {key.name: args[key.name]}
 
     # The autotuner makes shadow copies of what an Operator writes, through these two
 
     def _C_as_ndarray(self, dataobj):
-        return dataobj.argument
+        return dataobj
 
     def _C_make_dataobj(self, alias=None, **args):
-        return args[(alias or self).name].pointer
+        return args[(alias or self).name]
 
     # Pickling support
 
     @property
     def pickle_snapshots(self):
         """
-        Whether pickling the function carries its compressed snapshots along, which is
-        the default. Set it to False to ship the function, or an Operator that uses it,
-        to a worker that is going to fill it anew.
+        Whether pickling or copying the function (``copy.copy``, ``copy.deepcopy``)
+        carries its compressed snapshots along, which is the default.
+
+        In memory, the copy has snapshots of its own. On disk, it shares them: it refers
+        to the directory, opens it when it is first accessed, and sees what the original
+        writes, but cannot itself write (StoreError) as long as the original can. The
+        directory has to be there, and a temporary one vanishes with the original.
+
+        Set it to False to ship the function, or an Operator that uses it, to a worker
+        that is going to fill it anew: the copy is empty then, and on disk has a
+        temporary directory of its own.
         """
         return self._store.pickled
 
@@ -297,12 +346,18 @@ class CompressedTimeFunction(TimeFunction):
     def _pickle_rkwargs(self):
         return tuple(self.__rkwargs__) + ('snapshots',)
 
+    def __getnewargs_ex__(self):
+        args, kwargs = super().__getnewargs_ex__()
+        if not self.pickle_snapshots:
+            kwargs['serialization'] = None
+        return args, kwargs
+
 
 class StoreArgument:
 
     """
     The run-time value of a compressed function: mimics the attributes of an array that
-    Devito looks at, and carries the pointer that goes to the generated code.
+    Devito looks at. The pointer that goes to the generated code is known when it runs.
     """
 
     def __init__(self, function, store=None):
@@ -318,9 +373,7 @@ class StoreArgument:
         """A scratch store, for runs whose output is thrown away."""
         return StoreArgument(self.function, self.store.empty_like())
 
-    @cached_property
-    def pointer(self):
-        pointer = self.store.pointer(CompressedTimeFunction._C_ctype)
-        # Keeps the store alive, and lets others find it from the pointer
-        pointer.argument = self
-        return pointer
+    @property
+    def nbytes_max(self):
+        """See CompressedTimeFunction."""
+        return self.store.nbytes_max
