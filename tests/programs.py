@@ -16,6 +16,7 @@ from devito import (
     Gt,
     Inc,
     Le,
+    Lt,
     Operator,
     SparseTimeFunction,
     SubDomain,
@@ -27,6 +28,7 @@ from devito import (
     solve,
     sumall,
 )
+from sympy import And
 
 import devitocomp_plugin as dcp
 
@@ -202,6 +204,23 @@ def save_condition_on_data(env):
 
 
 @program
+def save_conditionally_and_read(env):
+    """Written under a condition, read without and under another."""
+    u, stencil = env.wave()
+    usave = forward(env)[1]
+    conds = [ConditionalDimension(f'cond{n}', parent=env.time, condition=c)
+             for n, c in enumerate([Gt(env.time, 3), Le(env.time, 6)])]
+    g, h, k = (Function(name=i, grid=env.grid) for i in 'ghk')
+    m = env.noise('m', seed=6)
+    expr = (env.time + 1)*usave
+    env.run([stencil, Eq(usave, u + m, implicit_dims=conds[0]), accumulate(g, expr),
+             Eq(usave, usave + m, implicit_dims=conds[1]),
+             Eq(h, h + expr, implicit_dims=conds[0]), accumulate(k, expr)], time_M=8)
+    return {'usave': (dense(usave), 3), 'g': (dense(g), 90), 'h': (dense(h), 135),
+            'k': (dense(k), 135)}
+
+
+@program
 def save_expression(env):
     u, stencil = env.wave()
     m = env.noise('m', seed=1)
@@ -242,6 +261,31 @@ def save_before_injection(env):
     usave = env.save('usave', 9)
     env.run([Eq(usave, u)] + src.inject(field=u, expr=src) + [stencil], time_M=8)
     return {'usave': (dense(usave), 1), 'u': (dense(u), 0)}
+
+
+@program
+def save_between_updates(env):
+    """A copy of what changes before and after, in the same loop over space."""
+    u, stencil = env.wave()
+    src = env.noise('src')
+    usave, vsave, wsave = (env.save(f'{i}save', 9) for i in 'uvw')
+    env.run([Eq(usave, u), Eq(u, u + env.time*src), Eq(vsave, u), Eq(u, u - 1),
+             Eq(wsave, u), stencil], time_M=8)
+    return {i.name: (dense(i), 1) for i in (usave, vsave, wsave)}
+
+
+@program
+def save_condition_that_changes(env):
+    """A condition on what the same iteration computes."""
+    u, stencil = env.wave()
+    x, y, z = env.grid.dimensions
+    g = Function(name='g', grid=env.grid)
+    g.data[:] = 1.
+    origin = g[(0,)*len(g.dimensions)]
+    cond = ConditionalDimension('cond', parent=env.time, condition=Gt(origin, 0))
+    usave = env.save('usave', 9)
+    env.run([stencil, Eq(usave, u, implicit_dims=cond), Eq(g, 3.5 - env.time)], time_M=8)
+    return {'usave': (dense(usave), 1), 'g': (dense(g), 0)}
 
 
 @program
@@ -316,6 +360,25 @@ def subdomains(env):
     env.run([stencil, Eq(usave, u), Eq(usave, 3*u, subdomain=inner)], time_M=8)
     env.run([Eq(usave, usave + 1, subdomain=inner)], time_m=1, time_M=3)
     return {'usave': (dense(usave), 6)}
+
+
+@program
+def rewrite_partly(env):
+    """What a first write leaves alone stays as it was."""
+    class Inner(SubDomain):
+        name = 'inner'
+
+        def define(self, dimensions):
+            return {d: ('middle', 2, 3) for d in dimensions}
+
+    _, usave = forward(env)
+    x, y, z = env.grid.dimensions
+    m = env.noise('m', seed=5)
+    env.run(Eq(usave, m, subdomain=Inner(grid=env.grid)), time_m=1, time_M=3)
+    env.run(Eq(usave[env.time, 0, y, z], 5.), time_m=2, time_M=5)
+    cond = ConditionalDimension('cond', parent=z, condition=Gt(m, 0))
+    env.run(Eq(usave, m, implicit_dims=cond), time_m=4, time_M=6)
+    return {'usave': (dense(usave), 1)}
 
 
 @program
@@ -411,6 +474,20 @@ def read_subsampled(env):
     v = TimeFunction(name='v', grid=env.grid)
     env.run([Eq(v.backward, v + 1), accumulate(h, usave*v)], time_m=0, time_M=18)
     return {'g': (dense(g), 5), 'h': (dense(h), 100)}
+
+
+@program
+def read_under_inner_condition(env):
+    """A condition inside the loops over space keeps the time index within bounds."""
+    t_sub = ConditionalDimension('t_sub', parent=env.time, factor=4)
+    usave = env.save('usave', 3, time_dim=t_sub)
+    m = env.noise('m', seed=7)
+    env.run(Eq(usave, m + t_sub), time_M=11)
+    cond = ConditionalDimension('cond', parent=env.grid.dimensions[-1],
+                                condition=And(Gt(m, 0), Lt(env.time, 12)))
+    g = Function(name='g', grid=env.grid)
+    env.run(Eq(g, g + usave, implicit_dims=cond), time_M=18)
+    return {'g': (dense(g), 12)}
 
 
 @program
@@ -530,8 +607,8 @@ def read_first_while_writing(env):
     src = sparse(env, 'src')
     g = Function(name='g', grid=env.grid)
     env.run([Eq(usave, u)] + src.inject(field=u.forward, expr=src) +
-            [stencil, accumulate(g, usave[3, x, y, z])], time_M=8)
-    return {'usave': (dense(usave), 1), 'g': (dense(g), 9)}
+            [stencil, accumulate(g, (env.time + 1)*usave[3, x, y, z])], time_M=8)
+    return {'usave': (dense(usave), 1), 'g': (dense(g), 45)}
 
 
 @program
@@ -546,7 +623,9 @@ def condition_on_compressed(env):
                                 condition=Gt(usave[(env.time, *center)], 0.5))
     g = Function(name='g', grid=env.grid)
     h = TimeFunction(name='h', grid=env.grid)
-    env.run([Eq(g, g + 1, implicit_dims=cond), Eq(h.forward, h + 1)], time_M=8)
+    k = TimeFunction(name='k', grid=env.grid)
+    env.run([Eq(h.forward, h + 1), Eq(g, g + 1, implicit_dims=cond),
+             Eq(k.forward, k + h)], time_M=8)
     return {'g': (dense(g), 0), 'h': (dense(h), 0)}
 
 
@@ -638,10 +717,12 @@ def propagate_saved_subdomain(env):
     interior = env.grid.interior
     x, y, z = env.grid.dimensions
     t = env.time
+    # What the equations leave alone, on the other sides, differs from step to step
+    env.run(Eq(u, (t + 1)*src), time_M=8)
     env.run([Eq(u.forward, 2*u - u.backward + 0.1*u.laplace + 0.01*t*src,
                 subdomain=interior),
              Eq(u[t + 1, 0, y, z], 0.5)], time_m=1, time_M=7)
-    return {'u': (dense(u), 8)}
+    return {'u': (dense(u), 100)}
 
 
 @program
@@ -659,8 +740,7 @@ def vector(env):
     src = env.noise('src')
     v = VectorTimeFunction(name='v', grid=env.grid, space_order=2, time_order=1)
     vsave = env.save('vsave', 6, cls=dcp.VectorTimeFunction)
-    for n, i in enumerate(v):
-        i.data[:] = src.data + n
+    env.run([Eq(i, src + n) for n, i in enumerate(v)], time_M=1)
     eqs = [Eq(v.forward, v + 0.1*v.laplace + env.time*v)]
     env.run(eqs + [Eq(vsave, v)], time_M=5)
     g = Function(name='g', grid=env.grid, space_order=2)

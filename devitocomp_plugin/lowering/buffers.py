@@ -2,10 +2,10 @@
 
 from devito.ir import Cluster, Forward, Interval, IntervalGroup, IterationSpace
 from devito.tools import Stamp
-from devito.types import Eq
+from devito.types import Eq, Indexed
 
 from devitocomp_plugin.lowering.accesses import split_offset
-from devitocomp_plugin.lowering.syncs import LoadSnapshot, SaveSnapshot
+from devitocomp_plugin.lowering.syncs import InOrder, LoadSnapshot, SaveSnapshot
 from devitocomp_plugin.types.buffer import SnapshotBuffer
 
 __all__ = ['Buffers', 'innermost', 'iteration_order', 'level_key', 'make_load',
@@ -120,7 +120,8 @@ def outer_guards(cluster, n):
     return cluster.guards.filter(lambda d: d in outer)
 
 
-def make_load(cluster, n, buffer, index, slot=None, guards=None, **kwargs):
+def make_load(cluster, n, buffer, index, slot=None, guards=None, in_order=False,
+              **kwargs):
     """
     A Cluster bringing a snapshot into memory.
 
@@ -136,13 +137,16 @@ def make_load(cluster, n, buffer, index, slot=None, guards=None, **kwargs):
         Of the snapshot within the buffer.
     guards : Guards, optional
         Other conditions than those of `cluster`.
+    in_order : bool, optional
+        True if conditions read the buffer.
     **kwargs
         Passed on to LoadSnapshot.
     """
     f = buffer.parent
     op = LoadSnapshot(None, buffer, slot, f, index, **kwargs)
     access = f.indexed[[index, *_origin(f)]]
-    return _make_copy(cluster, n, relocate(access, buffer, slot), access, guards, op)
+    return _make_copy(cluster, n, relocate(access, buffer, slot), access, guards, op,
+                      in_order=in_order)
 
 
 def make_save(cluster, n, target, index, function, slot=None, guards=None, **kwargs):
@@ -159,10 +163,15 @@ def _origin(f):
     return [d + f._size_nodomain[d].left for d in f.dimensions[1:]]
 
 
-def _make_copy(cluster, n, lhs, rhs, guards, op):
+def _make_copy(cluster, n, lhs, rhs, guards, op, in_order=False):
     # The loop nest stands for the operation as long as Clusters are analyzed; in the end
     # it is replaced by a call
     dims = op.function.dimensions[1:]
+    if guards is None:
+        guards = outer_guards(cluster, n)
+    if in_order or any(g.has(Indexed) for g in guards.values()):
+        rhs = InOrder(rhs)
+
     prefix = cluster.ispace[:n]
     space = IterationSpace(IntervalGroup([Interval(d) for d in dims]), None,
                            dict.fromkeys(dims, Forward))
@@ -170,8 +179,6 @@ def _make_copy(cluster, n, lhs, rhs, guards, op):
     # Never share a loop with other Clusters
     ispace = ispace.lift(dims, Stamp())
 
-    if guards is None:
-        guards = outer_guards(cluster, n)
     properties = cluster.properties.filter(lambda d: d in prefix.itdims)
     properties = properties.affine(dims).sequentialize((*prefix.itdims, *dims))
 

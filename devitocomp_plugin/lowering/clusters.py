@@ -253,7 +253,8 @@ class Copies:
                                        "outside the loops that define its time index")
             level.store(i.function)
             buffer = self.buffers.get(i.function, index, False)
-            level.extend([make_load(c, n, buffer, index, guards=guards, lenient=True)])
+            level.extend([make_load(c, n, buffer, index, guards=guards, lenient=True,
+                                    in_order=True)])
             subs[i] = relocate(i, buffer)
         guard = c.guards[d].xreplace(subs)
         return [_sequentialize(i.rebuild(guards=i.guards.impose(d, guard)), n)

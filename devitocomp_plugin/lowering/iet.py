@@ -29,7 +29,7 @@ from devito.tools import filter_ordered
 from devito.types import Symbol
 
 from devitocomp_plugin.lowering.accesses import time_index
-from devitocomp_plugin.lowering.syncs import LoadSnapshot, SnapshotOp
+from devitocomp_plugin.lowering.syncs import InOrder, LoadSnapshot, SnapshotOp
 from devitocomp_plugin.types.buffer import SnapshotBuffer
 from devitocomp_plugin.types.objects import (
     Execution,
@@ -147,8 +147,11 @@ class CopyLowerer:
     def lower(self, spot):
         op, = spot.sync_ops
         expr, = FindNodes(Expression).visit(spot)
+        lhs, rhs = expr.expr.args
+        if isinstance(rhs, InOrder):
+            rhs, = rhs.args
         is_load = isinstance(op, LoadSnapshot)
-        target, access = expr.expr.args if is_load else reversed(expr.expr.args)
+        target, access = (lhs, rhs) if is_load else (rhs, lhs)
 
         # Take the indices from the nest, as earlier passes may have renamed what they
         # are made of

@@ -1,8 +1,10 @@
 """Synchronization operations tagging the Clusters that move snapshots."""
 
 from devito.ir.support.syncs import SnapIn, SnapOut
+from devito.types.misc import Fence
+from sympy import Function
 
-__all__ = ['LoadSnapshot', 'SaveSnapshot', 'is_copy']
+__all__ = ['InOrder', 'LoadSnapshot', 'SaveSnapshot', 'is_copy']
 
 
 class SnapshotOp:
@@ -51,6 +53,18 @@ class SaveSnapshot(SnapshotOp, SnapOut):
 
     def __repr__(self):
         return f"SaveSnapshot<{self.target}->{self.function}>"
+
+
+class InOrder(Function, Fence):
+
+    """
+    The source of a copy that other Clusters must not be moved across.
+
+    Devito's dependence analysis does not look at what conditions read. Where conditions
+    read data, whose value may change within an iteration, copies stay where they are.
+    """
+
+    nargs = 1
 
 
 def is_copy(cluster):
