@@ -142,11 +142,37 @@ def _join(values):
     return ', '.join(str(i) for i in sorted(values, key=str)) or 'none'
 
 
+def validate(args):
+    """Hold a provider against the interface, and run the acceptance suites on it."""
+    from devitocomp_plugin.conformance.command import run
+    return run(args)
+
+
+def _validate_arguments(parser):
+    parser.add_argument('root', nargs='?', metavar='ROOT',
+                        help='a directory fit for DEVITOCOMP_ROOT (default: that, or the '
+                             'bundled provider)')
+    parser.add_argument('--group', action='append', metavar='NAME',
+                        help='make the checks of this group only; may be repeated')
+    parser.add_argument('--time-limit', type=float, default=120., metavar='S',
+                        help='seconds that one check may take (default: %(default)g)')
+    parser.add_argument('--suites', metavar='DIR',
+                        help='the folder of the acceptance suites (default: tests/ of a '
+                             'source checkout)')
+    parser.add_argument('--no-suites', action='store_true',
+                        help='leave out the acceptance suites')
+    parser.add_argument('--rtol', type=float, action='append', metavar='R',
+                        help='tolerance to run the acceptance suites with; may be '
+                             'repeated (default: 0 if the provider has a lossless mode, '
+                             'and what it promises by default)')
+
+
 # name -> (function, what adds its arguments)
 COMMANDS = {
     'info': (info, _info_arguments),
     'providers': (providers, _no_arguments),
     'root': (root, _root_arguments),
+    'validate': (validate, _validate_arguments),
 }
 
 

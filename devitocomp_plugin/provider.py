@@ -217,14 +217,14 @@ def provider_at(named):
     """
     root = Path(named).expanduser().resolve()
     header, library = root / HEADER, root / LIBRARY
-    _check_layout(named, root, header, library)
+    check_layout(named, root)
 
     with _lock:
         signatures = (linking.signature(header), linking.signature(library))
         known, provider = _current.get(root, (None, None))
         if known == signatures:
             return provider
-        _check_header(header)
+        check_header(header)
         content_hash = linking.content_hash(library)
         key = linking.library_key(library, content_hash)
         provider = _providers.get(key)
@@ -237,18 +237,21 @@ def provider_at(named):
         return provider
 
 
-def _check_layout(named, root, header, library):
+def check_layout(named, root):
+    """Raise a ProviderNotFound unless a directory has what a provider consists of."""
     hint = ('Set DEVITOCOMP_ROOT to a directory that contains include/devitocomp.h and '
             'lib/libdevitocomp.so, or unset it to use the bundled provider.')
     if not root.is_dir():
         raise ProviderNotFound(f'DEVITOCOMP_ROOT is {named}, which is not a directory. '
                                f'{hint}')
-    for i in (header, library):
-        if not i.is_file():
-            raise ProviderNotFound(f'there is no {i}, which a provider needs. {hint}')
+    for i in (HEADER, LIBRARY):
+        if not (root / i).is_file():
+            raise ProviderNotFound(f'there is no {root / i}, which a provider needs. '
+                                   f'{hint}')
 
 
-def _check_header(header):
+def check_header(header):
+    """Raise a ProviderError unless a header is of this version of the interface."""
     try:
         found = _VERSION.search(header.read_text(errors='replace'))
     except OSError as e:

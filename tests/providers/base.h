@@ -193,6 +193,8 @@ static int check_execution(char *message, const devitocomp_execution_t *exec) {
   if (exec->kind != DEVITOCOMP_EXECUTION_HOST)
     return fail(message, DEVITOCOMP_UNSUPPORTED,
                 "execution kind %" PRIu32 " is not supported, only HOST", exec->kind);
+  if (exec->reserved)
+    return fail(message, DEVITOCOMP_INVALID_ARGUMENT, "exec->reserved is not 0");
   return DEVITOCOMP_OK;
 }
 
@@ -203,6 +205,8 @@ static int check_tensor(devitocomp_plan_t *plan, const devitocomp_tensor_t *tens
   if (!tensor || tensor->struct_size < MIN_TENSOR_SIZE)
     return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT,
                 "tensor is NULL or too short");
+  if (tensor->reserved)
+    return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT, "tensor->reserved is not 0");
   if (tensor->rank < 1 || tensor->rank > DEVITOCOMP_MAX_RANK)
     return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT,
                 "rank %" PRIu32 " is not in the range 1 to %d", tensor->rank,
