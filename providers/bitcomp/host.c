@@ -1,0 +1,426 @@
+/* host.c -- HOST execution: threads share the slabs. See plan.h. */
+#include "plan.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Large enough for Bitcomp's blocks of 8 KiB not to be wasted, small enough for many
+   threads to get their share, and for what is left of zero to go. */
+#define SLAB_BYTES ((int64_t)256 << 10)
+/* Less than that is not worth a thread. */
+#define WORDS_PER_PART ((size_t)1 << 16)
+
+/* ---- Rows -------------------------------------------------------------------------- */
+
+/* The elements from one to another, in C order, as rows along the fastest dimension. */
+typedef struct rows {
+  int64_t position, left; /* what comes next */
+  int64_t offset, length, stride; /* of the row at hand, in elements */
+} rows_t;
+
+static rows_t rows_of_slab(const devitocomp_plan_t *plan, ptrdiff_t index) {
+  rows_t rows = {0, 0, 0, 0, 0};
+  rows.position = slab_start(plan, index);
+  rows.left = slab_count(plan, index);
+  return rows;
+}
+
+static int next_row(const devitocomp_plan_t *plan, rows_t *rows) {
+  const devitocomp_tensor_t *tensor = &plan->tensor;
+  int64_t rest = rows->position;
+  uint32_t i;
+
+  if (!rows->left) return 0;
+  rows->offset = rows->position;
+  rows->length = rows->left;
+  rows->stride = 1;
+  if (!plan->contiguous) {
+    rows->offset = 0;
+    for (i = tensor->rank; i-- > 0;) {
+      rows->offset += rest % tensor->dims[i] * tensor->strides[i];
+      rest /= tensor->dims[i];
+    }
+    i = tensor->rank - 1;
+    rest = tensor->dims[i] - rows->position % tensor->dims[i];
+    if (rest < rows->length) rows->length = rest;
+    rows->stride = tensor->strides[i];
+  }
+  rows->position += rows->length;
+  rows->left -= rows->length;
+  return 1;
+}
+
+/* Between a row, and as many elements without gaps. to or from may be the row. */
+static void copy_row(size_t itemsize, char *to, int64_t to_stride, const char *from,
+                     int64_t from_stride, int64_t length) {
+  int64_t i;
+
+  if (to_stride == 1 && from_stride == 1) {
+    memcpy(to, from, (size_t)length * itemsize);
+  } else if (itemsize == sizeof(float)) {
+    for (i = 0; i < length; i++)
+      memcpy(to + (size_t)(i * to_stride) * 4, from + (size_t)(i * from_stride) * 4, 4);
+  } else {
+    for (i = 0; i < length; i++)
+      memcpy(to + (size_t)(i * to_stride) * 8, from + (size_t)(i * from_stride) * 8, 8);
+  }
+}
+
+static void gather(const devitocomp_plan_t *plan, ptrdiff_t index, const char *tensor,
+                   char *data) {
+  rows_t rows = rows_of_slab(plan, index);
+
+  for (; next_row(plan, &rows); data += (size_t)rows.length * plan->itemsize)
+    copy_row(plan->itemsize, data, 1, tensor + (size_t)rows.offset * plan->itemsize,
+             rows.stride, rows.length);
+}
+
+static void scatter(const devitocomp_plan_t *plan, ptrdiff_t index, const char *data,
+                    char *tensor) {
+  rows_t rows = rows_of_slab(plan, index);
+
+  for (; next_row(plan, &rows); data += (size_t)rows.length * plan->itemsize)
+    copy_row(plan->itemsize, tensor + (size_t)rows.offset * plan->itemsize, rows.stride,
+             data, 1, rows.length);
+}
+
+static void clear(const devitocomp_plan_t *plan, ptrdiff_t index, char *tensor) {
+  static const char zero[sizeof(double)];
+  rows_t rows = rows_of_slab(plan, index);
+
+  while (next_row(plan, &rows)) {
+    char *row = tensor + (size_t)rows.offset * plan->itemsize;
+    if (rows.stride == 1)
+      memset(row, 0, (size_t)rows.length * plan->itemsize);
+    else
+      copy_row(plan->itemsize, row, rows.stride, zero, 0, rows.length);
+  }
+}
+
+/* Signed integers, which SSE2 can compare. */
+static uint64_t max_row32(const char *row, int64_t n, int64_t stride) {
+  int32_t most = 0;
+  int64_t i;
+
+  for (i = 0; i < n; i++) {
+    int32_t x;
+    memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
+    x &= INT32_MAX;
+    most = x > most ? x : most;
+  }
+  return (uint64_t)most;
+}
+
+static uint64_t max_row64(const char *row, int64_t n, int64_t stride) {
+  int64_t most = 0, i;
+
+  for (i = 0; i < n; i++) {
+    int64_t x;
+    memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
+    x &= INT64_MAX;
+    most = x > most ? x : most;
+  }
+  return (uint64_t)most;
+}
+
+static uint64_t or_row(const char *row, size_t itemsize, int64_t n, int64_t stride) {
+  uint64_t bits = 0, x = 0;
+  int64_t i;
+
+  for (i = 0; i < n; i++) {
+    memcpy(&x, row + (size_t)(i * stride) * itemsize, itemsize);
+    bits |= x;
+  }
+  return bits;
+}
+
+static uint64_t scan_slab(const devitocomp_plan_t *plan, ptrdiff_t index,
+                          const char *tensor) {
+  rows_t rows = rows_of_slab(plan, index);
+  uint64_t most = 0, found;
+
+  while (next_row(plan, &rows)) {
+    const char *row = tensor + (size_t)rows.offset * plan->itemsize;
+    if (plan->error == 0)
+      most |= or_row(row, plan->itemsize, rows.length, rows.stride);
+    else {
+      if (plan->itemsize != sizeof(float))
+        found = max_row64(row, rows.length, rows.stride);
+      else if (rows.stride == 1)
+        found = max_row32(row, rows.length, 1); /* With a constant, it is vectorised */
+      else
+        found = max_row32(row, rows.length, rows.stride);
+      most = found > most ? found : most;
+    }
+  }
+  return most;
+}
+
+static int is_within(const devitocomp_plan_t *plan, const void *data, const void *copy,
+                     int64_t count, double tolerance) {
+  const float *x32 = data, *y32 = copy;
+  const double *x64 = data, *y64 = copy;
+  int within = 1;
+  int64_t i;
+
+  if (plan->itemsize == sizeof(float))
+    for (i = 0; i < count; i++)
+      within &= fabs((double)x32[i] - (double)y32[i]) <= tolerance;
+  else
+    for (i = 0; i < count; i++) within &= fabs(x64[i] - y64[i]) <= tolerance;
+  return within;
+}
+
+/* ---- Bitcomp ----------------------------------------------------------------------- */
+
+/* What a thread needs for the duration of a call. */
+typedef struct scratch {
+  fenv_t environment;
+  char *data; /* of a slab without gaps, if its tensor has some */
+  char *copy; /* of a slab that is to be checked */
+} scratch_t;
+
+/* Whether it can be used. To be closed in any case, by the same thread. */
+static int open_scratch(const devitocomp_plan_t *plan, scratch_t *scratch, int checks) {
+  size_t bytes = (size_t)slab_count(plan, 0) * plan->itemsize;
+
+  set_environment(&scratch->environment);
+  scratch->data = plan->contiguous ? NULL : malloc(bytes);
+  scratch->copy = checks ? malloc(bytes) : NULL;
+  return (plan->contiguous || scratch->data) && (!checks || scratch->copy);
+}
+
+static void close_scratch(scratch_t *scratch) {
+  free(scratch->data);
+  free(scratch->copy);
+  restore_environment(&scratch->environment);
+}
+
+static bitcompResult_t encode(const devitocomp_plan_t *plan, code_t code, double delta,
+                              const void *data, int64_t count, void *stream,
+                              size_t *bytes) {
+  bitcompHandle_t handle;
+  bitcompResult_t result = open_handle(plan, count, code, &handle);
+
+  if (result) return result;
+  if (code == LOSSLESS)
+    result = bitcompHostCompressLossless(handle, data, stream);
+  else if (plan->itemsize == sizeof(float))
+    result = bitcompHostCompressLossy_fp32(handle, data, stream, (float)delta);
+  else
+    result = bitcompHostCompressLossy_fp64(handle, data, stream, delta);
+  if (!result) result = bitcompGetCompressedSize(stream, bytes);
+  bitcompDestroyPlan(handle);
+  return result;
+}
+
+/* Of a stream that is intact. Whether it is one of this very slab, it says itself. */
+static bitcompResult_t decode(const devitocomp_plan_t *plan, code_t code,
+                              const void *stream, size_t bytes, int64_t count,
+                              void *data) {
+  size_t size = bytes, elements = 0;
+  bitcompDataType_t type, expected;
+  bitcompMode_t mode;
+  bitcompAlgorithm_t algorithm;
+  bitcompHandle_t handle;
+  bitcompResult_t result = open_handle(plan, count, code, &handle);
+
+  if (result) return result;
+  if (!(result = bitcompGetDataTypeFromHandle(handle, &expected)) &&
+      !(result = bitcompGetCompressedInfo(stream, &size, &elements, &type, &mode,
+                                          &algorithm)))
+    result = size == bytes && elements == (size_t)count * plan->itemsize &&
+                 type == expected && (mode == BITCOMP_LOSSLESS) == (code == LOSSLESS)
+               ? bitcompHostUncompress(handle, stream, data)
+               : BITCOMP_INVALID_COMPRESSED_DATA;
+  bitcompDestroyPlan(handle);
+  return result;
+}
+
+static int status_of(bitcompResult_t result) {
+  return !result                                     ? DEVITOCOMP_OK
+         : result == BITCOMP_INVALID_COMPRESSED_DATA ? DEVITOCOMP_CORRUPT_PAYLOAD
+                                                     : DEVITOCOMP_PROVIDER_ERROR;
+}
+
+/* The first failure, if any, described. */
+static int slabs_status(devitocomp_plan_t *plan, const char *what) {
+  ptrdiff_t i;
+
+  for (i = 0; i < plan->slabs; i++)
+    switch (plan->slab[i].status) {
+    case DEVITOCOMP_OK: break;
+    case DEVITOCOMP_OUT_OF_MEMORY:
+      return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory to %s", what);
+    case DEVITOCOMP_CORRUPT_PAYLOAD:
+      return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
+                  "Bitcomp does not recognise a stream: the payload is damaged, or of "
+                  "another version of nvCOMP");
+    default:
+      return fail(plan->message, DEVITOCOMP_PROVIDER_ERROR, "Bitcomp cannot %s", what);
+    }
+  return DEVITOCOMP_OK;
+}
+
+static size_t slab_work(const devitocomp_plan_t *plan, ptrdiff_t index) {
+  return (size_t)index * stream_room(plan);
+}
+
+static void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
+                          const char *tensor, const method_t *method) {
+  slab_t *slab = plan->slab + index;
+  int64_t count = slab_count(plan, index);
+  unsigned char *stream = plan->work + slab_work(plan, index);
+  const char *data = tensor + (size_t)slab_start(plan, index) * plan->itemsize;
+  bitcompResult_t result;
+
+  slab->status = DEVITOCOMP_OK;
+  slab->bytes = 0;
+  slab->code = ZERO;
+  if (!slab->maximum) return;
+
+  if (!plan->contiguous) {
+    gather(plan, index, tensor, scratch->data);
+    data = scratch->data;
+  }
+  slab->code = method->code;
+  result = encode(plan, slab->code, method->delta, data, count, stream, &slab->bytes);
+  if (!result && !method->safe &&
+      (decode(plan, slab->code, stream, slab->bytes, count, scratch->copy) ||
+       !is_within(plan, data, scratch->copy, count, method->tolerance))) {
+    slab->code = LOSSLESS;
+    result = encode(plan, LOSSLESS, 0, data, count, stream, &slab->bytes);
+  }
+  slab->status = status_of(result);
+  if (!result) memset(stream + slab->bytes, 0, whole_words(slab->bytes) - slab->bytes);
+}
+
+static void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
+                            const unsigned char *payload, char *tensor) {
+  slab_t *slab = plan->slab + index;
+  char *data = plan->contiguous
+                 ? tensor + (size_t)slab_start(plan, index) * plan->itemsize
+                 : scratch->data;
+
+  slab->status = DEVITOCOMP_OK;
+  if (slab->code == ZERO) {
+    clear(plan, index, tensor);
+    return;
+  }
+  slab->status = status_of(decode(plan, slab->code, payload + slab->offset, slab->bytes,
+                                  slab_count(plan, index), data));
+  if (!slab->status && !plan->contiguous) scatter(plan, index, data, tensor);
+}
+
+/* ---- In parallel ------------------------------------------------------------------- */
+
+static int host_scan(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                     const void *tensor) {
+  int threads = count_threads(exec, (size_t)plan->slabs);
+  ptrdiff_t i;
+
+  (void)threads;
+  #pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (i = 0; i < plan->slabs; i++) plan->slab[i].maximum = scan_slab(plan, i, tensor);
+  return DEVITOCOMP_OK;
+}
+
+/* Compress, or with a payload decompress, all slabs. */
+static int work_on_slabs(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                         const unsigned char *payload, char *tensor,
+                         const method_t *method) {
+  int threads = count_threads(exec, (size_t)plan->slabs);
+
+  (void)threads;
+  #pragma omp parallel num_threads(threads)
+  {
+    scratch_t scratch;
+    int ready = open_scratch(plan, &scratch, method && !method->safe);
+    ptrdiff_t i;
+
+    #pragma omp for schedule(dynamic) nowait
+    for (i = 0; i < plan->slabs; i++)
+      if (!ready)
+        plan->slab[i].status = DEVITOCOMP_OUT_OF_MEMORY;
+      else if (payload)
+        decompress_slab(plan, &scratch, i, payload, tensor);
+      else
+        compress_slab(plan, &scratch, i, tensor, method);
+    close_scratch(&scratch);
+  }
+  return slabs_status(plan, payload ? "decompress" : "compress");
+}
+
+static int host_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                         const void *tensor, const method_t *method) {
+  if (!plan->work && !(plan->work = malloc(slab_work(plan, plan->slabs))))
+    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY,
+                "no memory for a workspace of %zu bytes", slab_work(plan, plan->slabs));
+  return work_on_slabs(plan, exec, NULL, (char *)tensor, method);
+}
+
+static int host_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                           const void *payload, void *tensor) {
+  return work_on_slabs(plan, exec, payload, tensor, NULL);
+}
+
+static int host_read(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                     const void *payload, size_t start, uint64_t *words, size_t count) {
+  (void)plan;
+  (void)exec;
+  memcpy(words, (const char *)payload + start * WORD, count * WORD);
+  return DEVITOCOMP_OK;
+}
+
+static int host_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                     const void *payload, size_t start, size_t end, uint64_t *hash) {
+  size_t parts = (end - start + WORDS_PER_PART - 1) / WORDS_PER_PART;
+  int threads = count_threads(exec, parts / 4);
+  uint64_t sum = 0;
+  ptrdiff_t part;
+
+  (void)plan;
+  (void)threads;
+  #pragma omp parallel for num_threads(threads) reduction(+ : sum)
+  for (part = 0; part < (ptrdiff_t)parts; part++) {
+    size_t i = start + (size_t)part * WORDS_PER_PART, last = i + WORDS_PER_PART;
+    for (last = last < end ? last : end; i < last; i++)
+      sum += scramble(get_word(payload, i), i);
+  }
+  *hash = sum;
+  return DEVITOCOMP_OK;
+}
+
+static int host_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                     void *payload, size_t bytes, const uint64_t *words, size_t count,
+                     uint64_t hash) {
+  int threads = count_threads(exec, bytes / WORD / WORDS_PER_PART);
+  uint64_t rest = 0;
+  ptrdiff_t i;
+
+  memcpy(payload, words, count * WORD);
+  (void)threads;
+  #pragma omp parallel for num_threads(threads)
+  for (i = 0; i < plan->slabs; i++)
+    memcpy((char *)payload + plan->slab[i].offset, plan->work + slab_work(plan, i),
+           whole_words(plan->slab[i].bytes));
+  host_hash(plan, exec, payload, HEADER_WORDS, bytes / WORD, &rest);
+  put_word(payload, 1, hash + rest);
+  return DEVITOCOMP_OK;
+}
+
+static int host_create(devitocomp_plan_t *plan, char *message) {
+  (void)plan;
+  (void)message;
+  return DEVITOCOMP_OK;
+}
+
+static void host_destroy(devitocomp_plan_t *plan) {
+  free(plan->work);
+}
+
+const place_t host_place = {
+  host_scan, host_compress, host_pack, host_read, host_hash, host_decompress, host_create,
+  host_destroy, SLAB_BYTES
+};
