@@ -102,6 +102,8 @@ class SnapshotArray(NDArrayOperatorsMixin):
     def __setitem__(self, key, values):
         if not self.writeable:
             raise ValueError("assignment destination is read-only")
+        # Before what is left of a snapshot is read: the first access is a write
+        self._store.open(write=True)
         snapshots, rest = self._split(key)
         values = values if isinstance(values, SnapshotArray) else np.asarray(values)
         if is_integer(snapshots):

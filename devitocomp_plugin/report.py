@@ -1,8 +1,11 @@
 """Accounting for compressed snapshots."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from devito.tools import humanbytes
+
+from devitocomp_plugin.exceptions import DevitoCompError
 
 __all__ = ['CompressionReport', 'SnapshotReport']
 
@@ -55,7 +58,8 @@ class CompressionReport:
     compress_seconds, decompress_seconds : float
         Spent on the snapshots that are stored.
     provider : str or None
-        Name and version of the provider; None before the first access.
+        Name and version of the provider; None before the first access, or if none that
+        can read the snapshots is in use.
     error_bound : float or None
         The error that the provider guarantees, in the sense of `error_kind`.
     error_kind : str or None
@@ -70,6 +74,10 @@ class CompressionReport:
         stored = store.stored
         self.name = function.name
         self.path = store.path
+        if stored:
+            # Those of an earlier process may be of a provider that is not in use now
+            with suppress(DevitoCompError):
+                store.settle()
         self.provider = str(store.provider) if store.provider is not None else None
         self.error_bound = store.limits.error_bound if store.limits else None
         self.error_kind = store.limits.error_kind if store.limits else None

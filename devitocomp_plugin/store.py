@@ -216,7 +216,7 @@ class SnapshotStore:
                              f"{self.failure.message.decode(errors='replace')}")
         self.limits = limits
 
-    def _settle(self):
+    def settle(self):
         """Find a provider, if there is none yet."""
         if self.provider is None:
             self.bind(current_provider())
@@ -272,7 +272,7 @@ class SnapshotStore:
     def _run(self, write):
         with self._lock:
             self.open(write)
-            self._settle()
+            self.settle()
             self.begin(0, write)
             try:
                 yield
@@ -359,7 +359,7 @@ class SnapshotStore:
         if not self.open(write=False, needed=False):
             return False
         if self._dump is not None:
-            self._settle()
+            self.settle()
         return bool(self.info(index).stored)
 
     @property

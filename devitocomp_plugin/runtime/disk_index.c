@@ -580,7 +580,7 @@ void disk_index_free(disk_index_t *index)
 
 int disk_index_create(disk_index_t *index)
 {
-  const size_t directory_bytes = strlen(index->file.path) - strlen(name);
+  const size_t directory_bytes = strlen(index->file.path) - sizeof(name);
   char *const directory = strndup(index->file.path, directory_bytes);
   file_t file = {-1, NULL};
   index_header_t header;
