@@ -2,6 +2,7 @@
 Checks run in processes of their own, so that neither a crash nor a hang of the provider
 ends more than the check that met it.
 """
+import ctypes as ct
 import multiprocessing
 import os
 import resource
@@ -56,6 +57,8 @@ def _child(pipe, root, space, group, first, workdir, log):
         printed = os.fstat(descriptor).st_size
         driver.trial = Trial(driver, workdir, violate)
         result = driver.trial.run(function)
+        # C has buffers of its own
+        ct.CDLL(None).fflush(None)
         text = os.pread(descriptor, 200, printed).decode(errors='replace').strip()
         if text:
             violate('silence', repr(text))

@@ -9,7 +9,7 @@ from devitocomp_plugin.conformance.samples import discrepancy, large_shape, make
 from devitocomp_plugin.conformance.tensors import a_tensor, tensors
 
 PLANS = 2
-SECONDS = 0.4
+SECONDS = 0.3
 
 
 def in_threads(functions):

@@ -16,7 +16,7 @@ from devitocomp_plugin.conformance.samples import (
 )
 from devitocomp_plugin.conformance.tensors import a_bench, tensors
 
-FLIPS = 150
+FLIPS = 50
 
 
 def benches(t):

@@ -191,14 +191,15 @@ def not_strided(t):
 
 @check('keeps messages of plan creation per thread, until the next call')
 def messages(t):
-    refuse(t, 'abi_version 0', ['VERSION_MISMATCH'], version=0)
+    wrong_rank, wrong_dtype = a_tensor(t), a_tensor(t)
+    wrong_rank.rank = abi.MAX_RANK + 1
+    wrong_dtype.dtype = 31
+    t.driver.create(wrong_dtype)
     first, others = t.driver.message(), []
 
     def other():
         others.append(t.driver.message())
-        tensor = a_tensor(t)
-        tensor.rank = abi.MAX_RANK + 1
-        t.driver.create(tensor)
+        t.driver.create(wrong_rank)
         others.append(t.driver.message())
 
     thread = threading.Thread(target=other)

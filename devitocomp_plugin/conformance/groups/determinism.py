@@ -69,8 +69,12 @@ def decompression(t):
     for data, options in snapshots(t):
         with Bench(t.driver, data.dtype, data.shape, options=options, threads=3) as bench:
             snapshot = bench.compress(data)
+            last = None
             for n in THREADS:
-                wrong = discrepancy(bench.limits, data,
-                                    bench.decompress(snapshot, threads=n))
+                found = bench.decompress(snapshot, threads=n)
+                if found.tobytes() == last:
+                    continue
+                last = found.tobytes()
+                wrong = discrepancy(bench.limits, data, found)
                 t.expect(wrong is None,
                          f'{bench.label}, {n or "default"} threads: {wrong}')

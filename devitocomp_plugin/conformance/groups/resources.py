@@ -85,15 +85,15 @@ def used_plans(t):
 
 @check('refuses plans without growth')
 def refused_plans(t):
+    wrong_rank = a_tensor(t)
+    wrong_rank.rank = abi.MAX_RANK + 1
+
     def action():
-        for options in ('abc', '-1'):
-            status, plan = t.driver.create(a_tensor(t), options=options)
+        for wrong in ({'options': 'abc'}, {'options': '-1'}, {'tensor': wrong_rank},
+                      {'version': abi.ABI_VERSION + 1}):
+            status, plan = t.driver.create(**{'tensor': a_tensor(t), **wrong})
             if status == abi.OK:
                 t.driver.destroy(plan)
-        tensor = a_tensor(t)
-        tensor.rank = abi.MAX_RANK + 1
-        t.driver.create(tensor)
-        t.driver.create(a_tensor(t), version=abi.ABI_VERSION + 1)
 
     hold(t, action, times=300)
 
