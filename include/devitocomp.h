@@ -28,7 +28,9 @@
  * zero means "as before"; each starts with its size in bytes, set by the caller. A
  * provider must not read or write past the size it is given, takes a missing field as
  * zero, and returns DEVITOCOMP_INVALID_ARGUMENT for a size smaller than the structure
- * had when this version was first published.
+ * had when this version was first published. Fields called reserved are 0: a caller that
+ * sets one wants something that this version does not know, hence a provider refuses
+ * other values, with DEVITOCOMP_INVALID_ARGUMENT, in all functions.
  *
  * Memory
  * ------
@@ -41,11 +43,12 @@
  * Payloads
  * --------
  * A snapshot is its payload (compressed_bytes of it) and its sidecar (all sidecar_bytes
- * of it). Together they can be decompressed by any plan, in any process, of the same
- * provider name and payload_version, dtype, dims and options, on any execution kind in
- * the provider's portable_kinds. Strides, thread counts and streams are properties of a
- * call, never of a payload. Sidecars hold no pointers: they are copied, and written to
- * disk, byte by byte.
+ * of it). A payload may have no bytes at all, if sidecar and plan say all there is to say.
+ * Together they can be decompressed by any plan, in any process, of the same provider
+ * name and payload_version, dtype, dims and options, on any execution kind in the
+ * provider's portable_kinds. Strides, thread counts and streams are properties of a call,
+ * never of a payload. Sidecars hold no pointers: they are copied, and written to disk,
+ * byte by byte.
  *
  * Errors
  * ------
@@ -53,7 +56,8 @@
  * listed below counts as DEVITOCOMP_PROVIDER_ERROR. A provider never prints, exits,
  * raises a signal, or lets a C++ exception escape. After a failure the outputs of the
  * call are unspecified (but *plan is NULL), its inputs are untouched, and the plan
- * remains usable unless the message says otherwise.
+ * remains usable unless the message says otherwise. A failure of plan_create, compress or
+ * decompress comes with a message; see devitocomp_message for the exceptions.
  *
  * Threads
  * -------
@@ -87,7 +91,8 @@ extern "C" {
 /* Outcome of a call. The values are part of the ABI. */
 typedef enum devitocomp_status {
   DEVITOCOMP_OK = 0,
-  /* A null pointer, a misaligned or negative argument, an unparsable option string. */
+  /* A null pointer, a misaligned or negative argument, an unparsable option string. A
+     provider that can work with a misaligned pointer may do so instead. */
   DEVITOCOMP_INVALID_ARGUMENT = 1,
   /* Valid, but not offered: an execution kind, dtype, rank, stride or option. A tolerance
      that the provider cannot guarantee is unsupported too. */
@@ -135,10 +140,18 @@ typedef struct devitocomp_execution {
   uint32_t num_threads;  /* HOST: threads to use, 0 for the provider's choice; else ignored */
   uint32_t reserved;     /* 0 */
   void *stream;          /* CUDA, HIP: the native stream, NULL for the legacy default
-                            stream; a provider uses no other. HOST: NULL */
+                            stream; a provider uses no other. HOST: NULL, and a provider
+                            refuses or ignores anything else */
 } devitocomp_execution_t;
 
-/* The tensor of one snapshot, slowest dimension first. */
+/*
+ * The tensor of one snapshot, slowest dimension first.
+ *
+ * Strides are at least 1, but in no particular order. The caller sees to it that no two
+ * elements are in the same place; a provider need not check that. Where an extent is 1
+ * its stride means nothing, and if the provider claims DEVITOCOMP_STRIDED is not looked
+ * at. A tensor has less than 2^63 bytes, from its first element to its last.
+ */
 typedef struct devitocomp_tensor {
   uint32_t struct_size;  /* sizeof(devitocomp_tensor_t) */
   uint32_t dtype;        /* a devitocomp_dtype_t */
@@ -148,7 +161,12 @@ typedef struct devitocomp_tensor {
   int64_t strides[DEVITOCOMP_MAX_RANK];  /* distance, in elements, between neighbours */
 } devitocomp_tensor_t;
 
-/* What devitocomp_limits_t.error_bound bounds. */
+/*
+ * What devitocomp_limits_t.error_bound bounds. A caller that asks for a relative
+ * tolerance gets a plan of kind RELATIVE_MAX whose bound is not larger, or of kind
+ * LOSSLESS, which fulfils any tolerance: a provider promises what it does, not what it was
+ * asked for.
+ */
 typedef enum devitocomp_error_kind {
   /* Nothing is promised. */
   DEVITOCOMP_ERROR_NONE = 0,
@@ -209,12 +227,18 @@ const char *devitocomp_provider_version(void);
  * tensor: dtype, shape and strides of the uncompressed snapshots. A provider without
  *     DEVITOCOMP_STRIDED refuses all but the contiguous strides of its dims.
  * exec: the kind of execution, and the thread count to expect. CUDA and HIP: the device
- *     that is active now is the plan's.
+ *     that is active now is the plan's. The caller makes it active, in the calling
+ *     thread, for each later call with the plan, destruction included; a provider that
+ *     finds another one active may refuse the call with DEVITOCOMP_INVALID_ARGUMENT. No
+ *     function leaves another device active than it found.
  * options: NULL, or a provider-defined string. devitocomp_plugin passes the relative error
  *     tolerance as a decimal number such as "0.01" (a '.' whatever the locale), meaning
  *     DEVITOCOMP_ERROR_RELATIVE_MAX with that bound or a tighter one, or NULL for the
  *     provider's default.
  * plan: receives the plan, which the caller destroys; NULL on failure.
+ *
+ * abi_version is looked at first, as in another version no other argument may be what it
+ * seems to be. A provider copies what it needs of tensor, exec and options.
  *
  * Returns DEVITOCOMP_OK, _INVALID_ARGUMENT, _UNSUPPORTED, _OUT_OF_MEMORY,
  * _VERSION_MISMATCH or _PROVIDER_ERROR.
@@ -229,9 +253,11 @@ void devitocomp_plan_destroy(devitocomp_plan_t *plan);
 
 /*
  * Fill in *limits, whose struct_size the caller has set. With plan == NULL only the
- * claims are filled in, and what belongs to a plan is zero.
+ * claims are filled in, and what belongs to a plan is zero. The limits of a plan are the
+ * same each time, and its claims those of all plans. struct_size stays as it is.
  *
- * Returns DEVITOCOMP_OK or _INVALID_ARGUMENT.
+ * Returns DEVITOCOMP_OK or _INVALID_ARGUMENT, and then leaves *limits alone. There need
+ * not be a message for that: the plan is const, and the reason is limits itself.
  */
 int devitocomp_plan_limits(const devitocomp_plan_t *plan, devitocomp_limits_t *limits);
 
@@ -239,12 +265,15 @@ int devitocomp_plan_limits(const devitocomp_plan_t *plan, devitocomp_limits_t *l
  * Compress one snapshot.
  *
  * exec: of the plan's kind; thread count and stream may differ from the plan's.
- * tensor: the first element of the snapshot, laid out as the plan says.
+ * plan: not NULL; with NULL, DEVITOCOMP_INVALID_ARGUMENT without a message.
+ * tensor: the first element of the snapshot, laid out as the plan says. It is not written
+ *     to, nor are the gaps between elements, which may hold anything.
  * payload: aligned as the limits ask.
- * capacity: bytes available at payload. Less than max_compressed_bytes is allowed: if
- *     the snapshot does not fit, BUFFER_TOO_SMALL.
- * compressed_bytes: receives the bytes used at payload, at most capacity. Set when the
- *     call returns, for device execution too.
+ * capacity: bytes available at payload, 0 included. Less than max_compressed_bytes is
+ *     allowed: if the snapshot does not fit, BUFFER_TOO_SMALL; if it does, even to the
+ *     byte, that is enough.
+ * compressed_bytes: receives the bytes used at payload, 0 included, at most capacity and
+ *     max_compressed_bytes. Set when the call returns, for device execution too.
  * sidecar: host memory of sidecar_bytes, aligned as the limits ask; complete when the
  *     call returns, for device execution too. NULL if sidecar_bytes is 0.
  *
@@ -259,15 +288,17 @@ int devitocomp_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *e
 /*
  * Decompress one snapshot.
  *
+ * plan: not NULL; with NULL, DEVITOCOMP_INVALID_ARGUMENT without a message.
  * payload, compressed_bytes, sidecar: as compress left them, at any address aligned as
- *     the limits ask. They are not modified.
+ *     the limits ask. They are not modified, and nothing beyond them is read. payload is
+ *     not NULL, even if compressed_bytes is 0.
  * tensor: receives the snapshot, laid out as the plan says. Elements between the strides
  *     are not touched.
  *
  * Returns DEVITOCOMP_OK, _INVALID_ARGUMENT, _UNSUPPORTED, _OUT_OF_MEMORY,
  * _CORRUPT_PAYLOAD, _VERSION_MISMATCH or _PROVIDER_ERROR. A provider that claims
- * DEVITOCOMP_DETECTS_CORRUPTION returns an error whenever a byte was changed; any
- * provider must survive it.
+ * DEVITOCOMP_DETECTS_CORRUPTION returns an error whenever a byte was changed, or bytes
+ * were cut off or added; any provider must survive that.
  */
 int devitocomp_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                           const void *payload, size_t compressed_bytes,
@@ -275,8 +306,12 @@ int devitocomp_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t 
 
 /*
  * Describe the last failure of a plan or, with NULL, the last failure of
- * devitocomp_plan_create in the calling thread. Never NULL; "" if there was none. The
- * string lives until the next call with that plan (that thread, for NULL).
+ * devitocomp_plan_create in the calling thread. Never NULL; "" if there was none. UTF-8,
+ * one line, for people: what was wrong, with which value. The string lives until the next
+ * call with that plan (that thread, for NULL).
+ *
+ * Calls of compress and decompress without a plan, and of devitocomp_plan_limits, have a
+ * status only.
  */
 const char *devitocomp_message(const devitocomp_plan_t *plan);
 
