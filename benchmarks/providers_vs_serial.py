@@ -14,6 +14,7 @@ import ctypes.util
 import os
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -83,7 +84,7 @@ class Provider:
 class SerialZfp:
     """One call of libzfp for all of an array."""
 
-    def __init__(self, root, data, error):
+    def __init__(self, data, error):
         self.data = data
         self.lib = lib = ct.CDLL(ctypes.util.find_library('zfp'))
         for i in ('zfp_field_3d', 'zfp_stream_open', 'stream_open'):
@@ -113,7 +114,45 @@ class SerialZfp:
         self.lib.zfp_field_set_pointer(self.field, pointer(self.data))
 
 
-SERIAL = {'zfp': SerialZfp}
+class SerialBitcomp:
+    """One call of Bitcomp for all of an array."""
+
+    def __init__(self, data, error):
+        import nvidia.libnvcomp
+        self.data = data
+        folder, = nvidia.libnvcomp.__path__
+        library, = Path(folder).glob('lib*/libnvcomp.so.*')
+        self.lib = lib = ct.CDLL(str(library))
+        lib.bitcompMaxBuflen.restype = ct.c_size_t
+        self.payload = aligned(lib.bitcompMaxBuflen(ct.c_size_t(data.nbytes)))
+        self.handle = ct.c_void_p()
+        single = data.dtype == np.float32
+        lib.bitcompCreatePlan(ct.byref(self.handle), ct.c_size_t(data.nbytes),
+                              9 if single else 10, 1, 0)
+        self.function = (lib.bitcompHostCompressLossy_fp32 if single else
+                         lib.bitcompHostCompressLossy_fp64)
+        # Bitcomp itself rounds down to a power of two
+        delta = 2*error*float(np.abs(data).max())
+        self.delta = (ct.c_float if single else ct.c_double)(delta)
+
+    def compress(self):
+        if self.function(self.handle, pointer(self.data), pointer(self.payload),
+                         self.delta):
+            raise RuntimeError('Bitcomp cannot compress')
+
+    @property
+    def nbytes(self):
+        size = ct.c_size_t()
+        self.lib.bitcompGetCompressedSize(pointer(self.payload), ct.byref(size))
+        return size.value
+
+    def decompress(self, out):
+        if self.lib.bitcompHostUncompress(self.handle, pointer(self.payload),
+                                          pointer(out)):
+            raise RuntimeError('Bitcomp cannot decompress')
+
+
+SERIAL = {'zfp': SerialZfp, 'bitcomp': SerialBitcomp}
 
 
 def seconds(function, *args):
@@ -125,7 +164,7 @@ def seconds(function, *args):
 def compare(name, data, error, threads, repeat):
     root = bundled_provider(name).build()
     ours = Provider(root, data, error, threads)
-    theirs = SERIAL[name](root, data, ours.error)
+    theirs = SERIAL[name](data, ours.error)
     out = np.ones_like(data)
     times = {i: [] for i in ('cp', 'cs', 'dp', 'ds')}
     for _ in range(repeat):

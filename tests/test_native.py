@@ -1,7 +1,6 @@
 """The parts in C: headers, the runtime store, and the providers."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,10 +60,11 @@ SANITIZED = '-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all'
 PROVIDERS = sorted(i.parent.name for i in (ROOT / 'providers').glob('*/Makefile'))
 
 
-def need(name):
+def need(name, variant='host'):
     """Skip the test if a provider cannot be built, saying why. In CI all can."""
     done = subprocess.run(['make', '-s', '-C', str(ROOT / 'providers' / name), 'probe',
-                           f'PYTHON={sys.executable}'], capture_output=True, text=True)
+                           f'PYTHON={sys.executable}', f'VARIANT={variant}'],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         assert not os.environ.get('CI'), done.stderr
         pytest.skip(' '.join(done.stderr.split()))
@@ -90,14 +90,14 @@ def test_provider_install(name, tmp_path):
     assert files == ['include/devitocomp.h', 'lib/libdevitocomp.so']
 
 
-def test_dummy_cuda(tmp_path):
+@pytest.mark.parametrize('name', ['dummy', 'bitcomp'])
+def test_provider_cuda(name, tmp_path):
     """Compiles and links; running it takes a GPU."""
-    if shutil.which('nvcc') is None and not os.environ.get('CI'):
-        pytest.skip('needs nvcc')
-    make('providers/dummy', 'cuda', f'BUILD={tmp_path}')
+    need(name, 'cuda')
+    make(f'providers/{name}', 'cuda', f'BUILD={tmp_path}', f'PYTHON={sys.executable}')
     library = tmp_path / 'cuda' / 'lib' / 'libdevitocomp.so'
     symbols = run('nm', '-D', '--defined-only', library)
-    assert symbols.count(' T devitocomp_') == 9
+    assert symbols.count(' T devitocomp_') == symbols.count(' T ') == 9
 
 
 def test_nothing_is_built_in_the_source_tree():

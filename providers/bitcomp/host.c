@@ -98,30 +98,39 @@ static void clear(const devitocomp_plan_t *plan, ptrdiff_t index, char *tensor) 
   }
 }
 
-/* Signed integers, which SSE2 can compare. */
-static uint64_t max_row32(const char *row, int64_t n, int64_t stride) {
-  int32_t most = 0;
+static uint64_t max_row(const char *row, size_t itemsize, int64_t n, int64_t stride) {
+  uint64_t magnitude = itemsize == sizeof(float) ? INT32_MAX : INT64_MAX, most = 0, x = 0;
   int64_t i;
 
   for (i = 0; i < n; i++) {
-    int32_t x;
-    memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
-    x &= INT32_MAX;
+    memcpy(&x, row + (size_t)(i * stride) * itemsize, itemsize);
+    x &= magnitude;
     most = x > most ? x : most;
   }
-  return (uint64_t)most;
+  return most;
 }
 
-static uint64_t max_row64(const char *row, int64_t n, int64_t stride) {
-  int64_t most = 0, i;
+/* Enough that the compiler makes several vectors of them, none waiting for another. */
+#define LANES 16
 
-  for (i = 0; i < n; i++) {
-    int64_t x;
-    memcpy(&x, row + (size_t)(i * stride) * sizeof(x), sizeof(x));
-    x &= INT64_MAX;
-    most = x > most ? x : most;
+/* The largest of consecutive elements. Signed integers, which SSE2 can compare. */
+static uint64_t max_run32(const char *run, int64_t n) {
+  int32_t most[LANES] = {0};
+  uint64_t rest;
+  int64_t i;
+  int k;
+
+  for (i = 0; i + LANES <= n; i += LANES) {
+    int32_t x[LANES];
+    memcpy(x, run + (size_t)i * sizeof(*x), sizeof(x));
+    for (k = 0; k < LANES; k++) {
+      int32_t magnitude = x[k] & INT32_MAX;
+      most[k] = magnitude > most[k] ? magnitude : most[k];
+    }
   }
-  return (uint64_t)most;
+  rest = max_row(run + (size_t)i * sizeof(*most), sizeof(*most), n - i, 1);
+  for (k = 1; k < LANES; k++) most[0] = most[k] > most[0] ? most[k] : most[0];
+  return rest > (uint64_t)most[0] ? rest : (uint64_t)most[0];
 }
 
 static uint64_t or_row(const char *row, size_t itemsize, int64_t n, int64_t stride) {
@@ -145,12 +154,10 @@ static uint64_t scan_slab(const devitocomp_plan_t *plan, ptrdiff_t index,
     if (plan->error == 0)
       most |= or_row(row, plan->itemsize, rows.length, rows.stride);
     else {
-      if (plan->itemsize != sizeof(float))
-        found = max_row64(row, rows.length, rows.stride);
-      else if (rows.stride == 1)
-        found = max_row32(row, rows.length, 1); /* With a constant, it is vectorised */
+      if (plan->itemsize == sizeof(float) && rows.stride == 1)
+        found = max_run32(row, rows.length);
       else
-        found = max_row32(row, rows.length, rows.stride);
+        found = max_row(row, plan->itemsize, rows.length, rows.stride);
       most = found > most ? found : most;
     }
   }

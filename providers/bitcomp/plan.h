@@ -4,13 +4,13 @@
 #ifndef DEVITOCOMP_BITCOMP_PLAN_H
 #define DEVITOCOMP_BITCOMP_PLAN_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #include "provider.h"
 
 #include <nvcomp/native/bitcomp.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* Of a payload: magic and versions, hash of all the rest, hash of dtype, rank and dims,
    bytes, elements of a slab. Unless all is zero, the slabs follow. */

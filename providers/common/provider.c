@@ -237,16 +237,6 @@ size_t size_of_dtype(uint32_t dtype) {
 
 /* ---- Payload words ----------------------------------------------------------------- */
 
-uint64_t get_word(const void *payload, size_t index) {
-  uint64_t word;
-  memcpy(&word, (const unsigned char *)payload + index * WORD, WORD);
-  return word;
-}
-
-void put_word(void *payload, size_t index, uint64_t word) {
-  memcpy((unsigned char *)payload + index * WORD, &word, WORD);
-}
-
 /* One-to-one in hash and in word, so that no change of a single word goes unnoticed. */
 uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);

@@ -12,6 +12,11 @@
 #include <fenv.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define MESSAGE_BYTES 256
 #define WORD 8
@@ -48,9 +53,18 @@ int hand_out_limits(const devitocomp_limits_t *filled, devitocomp_limits_t *limi
 /* The bytes of an element of a type that a provider offers. */
 size_t size_of_dtype(uint32_t dtype);
 
-/* Words of a payload, and hashes that no change of a single word leaves as they are. */
-uint64_t get_word(const void *payload, size_t index);
-void put_word(void *payload, size_t index, uint64_t word);
+/* Words of a payload. */
+static inline uint64_t get_word(const void *payload, size_t index) {
+  uint64_t word;
+  memcpy(&word, (const unsigned char *)payload + index * WORD, WORD);
+  return word;
+}
+
+static inline void put_word(void *payload, size_t index, uint64_t word) {
+  memcpy((unsigned char *)payload + index * WORD, &word, WORD);
+}
+
+/* Hashes that no change of a single word leaves as they are. */
 uint64_t mix(uint64_t hash, uint64_t word);
 uint64_t hash_words(const void *data, size_t bytes);
 uint64_t tag_tensor(const devitocomp_tensor_t *tensor);
@@ -75,5 +89,9 @@ void restore_environment(const fenv_t *callers);
 
 /* How many threads to use for parts that can be worked on separately. */
 int count_threads(const devitocomp_execution_t *exec, size_t parts);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
