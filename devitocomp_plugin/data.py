@@ -100,8 +100,7 @@ class SnapshotArray(NDArrayOperatorsMixin):
         return out
 
     def __setitem__(self, key, values):
-        if not self.writeable:
-            raise ValueError("assignment destination is read-only")
+        self._check_writeable()
         # Before what is left of a snapshot is read: the first access is a write
         self._store.open(write=True)
         snapshots, rest = self._split(key)
@@ -125,6 +124,10 @@ class SnapshotArray(NDArrayOperatorsMixin):
             v = values[n] if not same else values[0] if values.ndim == len(target) \
                 else values
             self._assign(i, rest, np.asarray(v))
+
+    def _check_writeable(self):
+        if not self.writeable:
+            raise ValueError("assignment destination is read-only")
 
     def _assign(self, index, rest, values):
         rest = rest if isinstance(rest, tuple) else (rest,)
@@ -154,9 +157,10 @@ class SnapshotArray(NDArrayOperatorsMixin):
 
     def _inplace(self, other, operation):
         # NDArrayOperatorsMixin would ask for the result to be put into an array
+        self._check_writeable()
         other = np.broadcast_to(np.asarray(other), self.shape)
         for i in range(len(self)):
-            self[i] = operation(self[i], other[i])
+            self._store.write(i, operation(self._store.read(i), other[i]))
         return self
 
     def __iadd__(self, other):

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from acceptance import rtol
 
 HERE = Path(__file__).resolve().parent
 
@@ -21,6 +22,23 @@ def providers(tmp_path_factory):
     if done.returncode != 0:
         pytest.fail(f'tests/providers cannot be built:\n{done.stdout}{done.stderr}')
     return build
+
+
+@pytest.fixture(params=['devitocomp'])
+def compression():
+    """What the acceptance suites make functions with."""
+    from devitocomp_plugin import DevitoComp
+    return DevitoComp(error=rtol)
+
+
+@pytest.fixture(scope='module')
+def safe_math():
+    """Let dense and compressed Operators, which are different code, round alike."""
+    from devito import configuration
+    previous = configuration['safe-math']
+    configuration['safe-math'] = True
+    yield
+    configuration['safe-math'] = previous
 
 
 @pytest.fixture

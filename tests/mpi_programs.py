@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-import numpy as np
+from acceptance import differences, rtol
 from devito import configuration
 from devito.mpi import MPI
 from programs import Environment, programs
@@ -19,14 +19,17 @@ def main(names):
     configuration['safe-math'] = True
     configuration['log-level'] = 'ERROR'
     comm = MPI.COMM_WORLD
-    shape = (13, 12, 11) if os.environ.get('PROGRAM_NDIM') != '2' else (13, 12)
+    kwargs = {'shape': (13, 12, 11), 'language': 'C',
+              'layers': os.environ.get('PROGRAM_LAYERS'),
+              'serialization': os.environ.get('PROGRAM_SERIALIZATION')}
     failed = []
     for name in names:
-        expected = programs[name](Environment(None, shape=shape, language='C'))
-        found = programs[name](Environment(DevitoComp(), shape=shape, language='C'))
-        for k, (a, _) in expected.items():
-            if not np.array_equal(a, found[k][0]):
-                failed.append(f'{name}: `{k}` differs on rank {comm.rank}')
+        reference = Environment(None, **kwargs)
+        expected = programs[name](reference)
+        found = programs[name](Environment(DevitoComp(error=rtol), **kwargs))
+        scale = comm.allreduce(reference.scale, op=MPI.MAX)
+        failed += [f'{name}: {i} on rank {comm.rank}'
+                   for i in differences(expected, found, scale)]
     failed = sum(comm.allgather(failed), [])
     if comm.rank == 0:
         print('\n'.join(failed) or f'{len(names)} programs exact on {comm.size} ranks')

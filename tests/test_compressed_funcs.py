@@ -10,87 +10,17 @@ RTOL x S x max|snapshots|, with S the absolute sum of the weights with which sna
 enter it.
 """
 
-import itertools
-import os
-
 import numpy as np
 import pytest
-from devito import Dimension, Eq, Function, Grid, Operator, TimeFunction, configuration
+from acceptance import compare, configurations, label, pairwise, rtol
+from devito import Dimension, Eq, Function, Grid, Operator, TimeFunction
 from programs import Environment, programs
 
 import devitocomp_plugin as dcp
-from devitocomp_plugin import DevitoComp
 from devitocomp_plugin.exceptions import ProviderError
 from devitocomp_plugin.provider import current_provider
 
-rtol = float(os.environ['DEVITOCOMP_RTOL']) if 'DEVITOCOMP_RTOL' in os.environ else None
-
-
-@pytest.fixture(scope='module', autouse=True)
-def safe_math():
-    # Dense and compressed Operators are different code: let both round alike
-    previous = configuration['safe-math']
-    configuration['safe-math'] = True
-    yield
-    configuration['safe-math'] = previous
-
-
-@pytest.fixture(params=['devitocomp'])
-def compression(request):
-    return DevitoComp(error=rtol)
-
-
-languages = ('openmp', 'C', 'CXX', 'CXXopenmp')
-modes = ('advanced', 'noop', 'advanced-fsg', ('fuse', 'blocking', 'simd', 'openmp'))
-options = ({}, {'index-mode': 'int64', 'linearize': True}, {'errctl': 'max'},
-           {'blocklevels': 2, 'par-collapse-ncores': 1})
-
-
-def configurations():
-    return list(itertools.product(languages, modes, options))
-
-
-def pairwise():
-    """Configurations in which each pair of values of two settings occurs."""
-    def pairs(config):
-        return set(itertools.combinations(enumerate(map(str, config)), 2))
-
-    candidates = configurations()
-    missing = set().union(*map(pairs, candidates))
-    chosen = []
-    while missing:
-        chosen.append(max(candidates, key=lambda c: len(pairs(c) & missing)))  # noqa: B023
-        missing -= pairs(chosen[-1])
-    return chosen
-
-
-def label(config):
-    language, mode, option = config
-    mode = mode if isinstance(mode, str) else '+'.join(mode)
-    return '-'.join([language, mode, *(f'{k}={v}' for k, v in option.items())])
-
-
-def compare(name, compression, config=('openmp', 'advanced', {}), **kwargs):
-    """Run a program dense and compressed, and compare what it returns."""
-    language, mode, option = config
-    opt = (*(mode if isinstance(mode, tuple) else (mode,)), option)
-    kwargs.update(language=language, opt=opt)
-
-    reference = Environment(None, **kwargs)
-    expected = programs[name](reference)
-    found = programs[name](Environment(compression, **kwargs))
-
-    assert set(expected) == set(found)
-    for k, (a, amplification) in expected.items():
-        b, _ = found[k]
-        assert a.shape == b.shape and a.dtype == b.dtype
-        assert np.all(np.isfinite(a))
-        assert np.max(np.abs(a)) > 0, f'`{k}` proves nothing'
-        if rtol is None or not amplification:
-            assert np.array_equal(a, b), f'`{k}` differs by {np.max(np.abs(a - b))}'
-        else:
-            error = np.max(np.abs(a.astype(np.float64) - b))
-            assert error <= rtol*amplification*reference.scale, f'`{k}` differs'
+pytestmark = pytest.mark.usefixtures('safe_math')
 
 
 @pytest.mark.parametrize('name', programs)

@@ -11,6 +11,7 @@ from devito.tools import ReducerMap, is_integer
 
 from devitocomp_plugin.config import as_compression
 from devitocomp_plugin.data import SnapshotArray
+from devitocomp_plugin.distributed import DistributedSnapshotArray
 from devitocomp_plugin.layers import NoLayers, as_layers, stores
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.report import CompressionReport
@@ -213,9 +214,15 @@ class CompressedTimeFunction(TimeFunction):
         The snapshots, as a lazy array of shape ``(save, ...)``.
 
         Reading ``data[t]`` decompresses a snapshot, assigning to it compresses one. A
-        snapshot never written reads as zeros.
+        snapshot never written reads as zeros. Under MPI it follows Devito's rules for
+        distributed data.
         """
-        return SnapshotArray(self._store, self.shape, self.dtype)
+        return self._view()
+
+    def _view(self, writeable=True):
+        if self.grid is not None and self.grid.distributor.is_parallel:
+            return DistributedSnapshotArray(self, writeable)
+        return SnapshotArray(self._store, self.shape, self.dtype, writeable)
 
     data_domain = data
     data_local = data
@@ -223,7 +230,7 @@ class CompressedTimeFunction(TimeFunction):
     @property
     def data_ro_domain(self):
         """A read-only view of `data`."""
-        return SnapshotArray(self._store, self.shape, self.dtype, writeable=False)
+        return self._view(writeable=False)
 
     def _no_halo(self):
         raise NotImplementedError(f"`{self.name}` is compressed, and the halo of a "
