@@ -179,6 +179,31 @@ class TestFaults:
         assert 'version 0' in results['loading.header'].details[0]
 
 
+class TestDocumentation:
+
+    page = ROOT / 'docs/writing-a-provider.md'
+    source = ROOT / 'tests/providers/documented/provider.c'
+
+    def blocks(self, language):
+        return re.findall(rf'^```{language}\n(.*?)^```$', self.page.read_text(),
+                          re.MULTILINE | re.DOTALL)
+
+    def test_code(self):
+        """The code of the page is the file."""
+        assert '\n'.join(self.blocks('c')) == self.source.read_text()
+
+    def test_provider(self, tmp_path):
+        """Built with the commands of the page, and no others, it passes all checks."""
+        shutil.copy(self.source, tmp_path)
+        shutil.copy(ROOT / 'include/devitocomp.h', tmp_path)
+        commands, = self.blocks('sh')
+        done = subprocess.run(['sh', '-e', '-c', commands], cwd=tmp_path,
+                              capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        results = results_of(tmp_path / 'my-provider')
+        assert not failed(results), described(results)
+
+
 class TestCommand:
 
     def run(self, *args):

@@ -3,7 +3,6 @@
 
 #include <locale.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,13 +12,13 @@
 struct devitocomp_plan {
   size_t elements;
   double error; /* 0: lossless */
-  char message[128];
+  const char *message;
 };
 
-static __thread char create_message[128]; /* of plans that were never created */
+static __thread const char *create_message = ""; /* of plans that were never created */
 
-static int fail(char *message, int status, const char *text) {
-  snprintf(message, 128, "%s", text);
+static int fail(devitocomp_plan_t *plan, int status, const char *message) {
+  *(plan ? &plan->message : &create_message) = message;
   return status;
 }
 
@@ -29,17 +28,16 @@ DEVITOCOMP_EXPORT const char *devitocomp_provider_version(void) { return "1.0"; 
 
 DEVITOCOMP_EXPORT int devitocomp_plan_limits(const devitocomp_plan_t *plan,
                                              devitocomp_limits_t *limits) {
-  devitocomp_limits_t filled;
+  devitocomp_limits_t filled = {
+    .flags = DEVITOCOMP_DETERMINISTIC | DEVITOCOMP_THREAD_INDEPENDENT,
+    .execution_kinds = DEVITOCOMP_BIT(DEVITOCOMP_EXECUTION_HOST),
+    .portable_kinds = DEVITOCOMP_BIT(DEVITOCOMP_EXECUTION_HOST),
+    .dtypes = DEVITOCOMP_BIT(DEVITOCOMP_FLOAT32),
+    .ranks = DEVITOCOMP_BIT(1) | DEVITOCOMP_BIT(2) | DEVITOCOMP_BIT(3),
+    .payload_version = 1};
 
   if (!limits || limits->struct_size < sizeof(filled)) return DEVITOCOMP_INVALID_ARGUMENT;
-  memset(&filled, 0, sizeof(filled));
   filled.struct_size = limits->struct_size;
-  filled.flags = DEVITOCOMP_DETERMINISTIC | DEVITOCOMP_THREAD_INDEPENDENT;
-  filled.execution_kinds = DEVITOCOMP_BIT(DEVITOCOMP_EXECUTION_HOST);
-  filled.portable_kinds = filled.execution_kinds;
-  filled.dtypes = DEVITOCOMP_BIT(DEVITOCOMP_FLOAT32);
-  filled.ranks = DEVITOCOMP_BIT(1) | DEVITOCOMP_BIT(2) | DEVITOCOMP_BIT(3);
-  filled.payload_version = 1;
   if (plan) {
     filled.error_kind =
       plan->error > 0 ? DEVITOCOMP_ERROR_RELATIVE_MAX : DEVITOCOMP_ERROR_LOSSLESS;
@@ -52,29 +50,27 @@ DEVITOCOMP_EXPORT int devitocomp_plan_limits(const devitocomp_plan_t *plan,
   return DEVITOCOMP_OK;
 }
 
-static int check_execution(char *message, const devitocomp_execution_t *exec) {
+static int check_execution(devitocomp_plan_t *plan, const devitocomp_execution_t *exec) {
   if (!exec || exec->struct_size < sizeof(*exec) || exec->reserved)
-    return fail(message, DEVITOCOMP_INVALID_ARGUMENT, "exec is NULL, short or reserved");
+    return fail(plan, DEVITOCOMP_INVALID_ARGUMENT, "exec is NULL, short or reserved");
   if (exec->kind != DEVITOCOMP_EXECUTION_HOST)
-    return fail(message, DEVITOCOMP_UNSUPPORTED, "only HOST execution is offered");
+    return fail(plan, DEVITOCOMP_UNSUPPORTED, "only HOST execution is offered");
   return DEVITOCOMP_OK;
 }
 
 static int check_tensor(const devitocomp_tensor_t *tensor, size_t *elements) {
   int64_t total = 1;
-  uint32_t i;
 
   if (!tensor || tensor->struct_size < sizeof(*tensor) || tensor->reserved ||
       tensor->rank < 1 || tensor->rank > DEVITOCOMP_MAX_RANK)
-    return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT, "there is no such tensor");
+    return fail(NULL, DEVITOCOMP_INVALID_ARGUMENT, "there is no such tensor");
   if (tensor->dtype != DEVITOCOMP_FLOAT32 || tensor->rank > 3)
-    return fail(create_message, DEVITOCOMP_UNSUPPORTED, "only float32 of rank 1 to 3");
-  for (i = tensor->rank; i-- > 0;) {
+    return fail(NULL, DEVITOCOMP_UNSUPPORTED, "only float32 of rank 1 to 3 is offered");
+  for (uint32_t i = tensor->rank; i-- > 0; total *= tensor->dims[i]) {
     if (tensor->dims[i] < 1 || tensor->dims[i] > (INT64_C(1) << 48) / total)
-      return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT, "an extent is out of range");
+      return fail(NULL, DEVITOCOMP_INVALID_ARGUMENT, "an extent is out of range");
     if (tensor->strides[i] != total)
-      return fail(create_message, DEVITOCOMP_UNSUPPORTED, "only contiguous tensors");
-    total *= tensor->dims[i];
+      return fail(NULL, DEVITOCOMP_UNSUPPORTED, "the tensor is not contiguous");
   }
   *elements = (size_t)total;
   return DEVITOCOMP_OK;
@@ -87,9 +83,8 @@ static int parse_error(const char *options, double *error) {
   *error = options ? strtod_l(options, &end, c_locale) : 1e-3;
   freelocale(c_locale);
   if (options && (end == options || *end || !(*error >= 0 && isfinite(*error))))
-    return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT, "options are no tolerance");
-  if (*error > 1) *error = 1;
-  if (*error < LEAST_ERROR) *error = 0;
+    return fail(NULL, DEVITOCOMP_INVALID_ARGUMENT, "options are no tolerance");
+  *error = *error < LEAST_ERROR ? 0 : fmin(*error, 1);
   return DEVITOCOMP_OK;
 }
 
@@ -98,22 +93,20 @@ DEVITOCOMP_EXPORT int devitocomp_plan_create(uint32_t abi_version,
                                              const devitocomp_execution_t *exec,
                                              const char *options,
                                              devitocomp_plan_t **plan) {
-  double error;
-  size_t elements;
+  devitocomp_plan_t created = {0, 0, ""};
   int status;
 
   if (plan) *plan = NULL;
   if (abi_version != DEVITOCOMP_ABI_VERSION)
-    return fail(create_message, DEVITOCOMP_VERSION_MISMATCH, "the ABI version is another");
-  if (!plan) return fail(create_message, DEVITOCOMP_INVALID_ARGUMENT, "plan is NULL");
-  if ((status = check_tensor(tensor, &elements)) ||
-      (status = check_execution(create_message, exec)) ||
-      (status = parse_error(options, &error)))
+    return fail(NULL, DEVITOCOMP_VERSION_MISMATCH, "only ABI version 1 is offered");
+  if (!plan) return fail(NULL, DEVITOCOMP_INVALID_ARGUMENT, "plan is NULL");
+  if ((status = check_tensor(tensor, &created.elements)) ||
+      (status = check_execution(NULL, exec)) ||
+      (status = parse_error(options, &created.error)))
     return status;
-  if (!(*plan = calloc(1, sizeof(**plan))))
-    return fail(create_message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for a plan");
-  (*plan)->elements = elements;
-  (*plan)->error = error;
+  if (!(*plan = malloc(sizeof(created))))
+    return fail(NULL, DEVITOCOMP_OUT_OF_MEMORY, "there is no memory for a plan");
+  **plan = created;
   return DEVITOCOMP_OK;
 }
 
@@ -121,9 +114,8 @@ DEVITOCOMP_EXPORT void devitocomp_plan_destroy(devitocomp_plan_t *plan) { free(p
 
 static double choose_step(const devitocomp_plan_t *plan, const float *from) {
   double maximum = 0;
-  size_t i;
 
-  for (i = 0; i < plan->elements; i++) {
+  for (size_t i = 0; i < plan->elements; i++) {
     if (!isfinite(from[i])) return 0;
     maximum = fmax(maximum, fabs(from[i]));
   }
@@ -138,10 +130,11 @@ static size_t payload_bytes(const devitocomp_plan_t *plan, double step) {
 
 static int check_call(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                       const void *tensor, const void *payload) {
+  if (!plan) return DEVITOCOMP_INVALID_ARGUMENT;
   if (!tensor || (uintptr_t)tensor % sizeof(float) || !payload ||
       (uintptr_t)payload % sizeof(double))
-    return fail(plan->message, DEVITOCOMP_INVALID_ARGUMENT, "a pointer is NULL or odd");
-  return check_execution(plan->message, exec);
+    return fail(plan, DEVITOCOMP_INVALID_ARGUMENT, "a pointer is NULL or misaligned");
+  return check_execution(plan, exec);
 }
 
 DEVITOCOMP_EXPORT int devitocomp_compress(devitocomp_plan_t *plan,
@@ -149,28 +142,24 @@ DEVITOCOMP_EXPORT int devitocomp_compress(devitocomp_plan_t *plan,
                                           const void *tensor, void *payload,
                                           size_t capacity, size_t *compressed_bytes,
                                           void *sidecar) {
+  int status = check_call(plan, exec, tensor, payload);
   const float *from = tensor;
-  double *step = payload;
-  int16_t *codes = (int16_t *)(step + 1);
-  double chosen;
-  size_t i;
-  int status;
+  double *stored = payload;
+  int16_t *codes = (int16_t *)(stored + 1);
 
   (void)sidecar;
-  if (!plan) return DEVITOCOMP_INVALID_ARGUMENT;
-  if ((status = check_call(plan, exec, tensor, payload))) return status;
+  if (status) return status;
   if (!compressed_bytes)
-    return fail(plan->message, DEVITOCOMP_INVALID_ARGUMENT, "compressed_bytes is NULL");
-  chosen = choose_step(plan, from);
-  if (capacity < payload_bytes(plan, chosen))
-    return fail(plan->message, DEVITOCOMP_BUFFER_TOO_SMALL, "the capacity is too small");
+    return fail(plan, DEVITOCOMP_INVALID_ARGUMENT, "compressed_bytes is NULL");
+  double step = choose_step(plan, from);
+  if (capacity < payload_bytes(plan, step))
+    return fail(plan, DEVITOCOMP_BUFFER_TOO_SMALL, "the capacity is too small");
 
-  *step = chosen;
-  if (chosen > 0)
-    for (i = 0; i < plan->elements; i++) codes[i] = (int16_t)lrint(from[i] / chosen);
-  else
-    memcpy(codes, from, plan->elements * sizeof(float));
-  *compressed_bytes = payload_bytes(plan, chosen);
+  *stored = step;
+  if (step == 0) memcpy(codes, from, plan->elements * sizeof(float));
+  for (size_t i = 0; step > 0 && i < plan->elements; i++)
+    codes[i] = (int16_t)lrint(from[i] / step);
+  *compressed_bytes = payload_bytes(plan, step);
   return DEVITOCOMP_OK;
 }
 
@@ -178,22 +167,21 @@ DEVITOCOMP_EXPORT int devitocomp_decompress(devitocomp_plan_t *plan,
                                             const devitocomp_execution_t *exec,
                                             const void *payload, size_t compressed_bytes,
                                             const void *sidecar, void *tensor) {
-  const double *step = payload;
-  const int16_t *codes = (const int16_t *)(step + 1);
+  int status = check_call(plan, exec, tensor, payload);
+  const double *stored = payload;
+  const int16_t *codes = (const int16_t *)(stored + 1);
   float *to = tensor;
-  size_t i;
-  int status;
 
   (void)sidecar;
-  if (!plan) return DEVITOCOMP_INVALID_ARGUMENT;
-  if ((status = check_call(plan, exec, tensor, payload))) return status;
-  if (compressed_bytes < sizeof(*step) || compressed_bytes != payload_bytes(plan, *step))
-    return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD, "this is no payload of mine");
+  if (status) return status;
+  if (compressed_bytes < sizeof(*stored) ||
+      compressed_bytes != payload_bytes(plan, *stored))
+    return fail(plan, DEVITOCOMP_CORRUPT_PAYLOAD, "this is no payload of that tensor");
 
-  if (*step > 0)
-    for (i = 0; i < plan->elements; i++) to[i] = (float)(codes[i] * *step);
-  else
-    memcpy(to, codes, plan->elements * sizeof(float));
+  double step = *stored;
+  if (!(step > 0)) memcpy(to, codes, plan->elements * sizeof(float));
+  for (size_t i = 0; step > 0 && i < plan->elements; i++)
+    to[i] = (float)(codes[i] * step);
   return DEVITOCOMP_OK;
 }
 
