@@ -10,6 +10,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from errno import EACCES, EAGAIN
 from pathlib import Path
@@ -19,8 +20,8 @@ from devito.logger import warning
 from devitocomp_plugin.exceptions import StoreError
 from devitocomp_plugin.manifest import MANIFEST
 
-__all__ = ['WriterLock', 'is_store', 'make_directory', 'names_store', 'newest',
-           'of_rank', 'remove', 'sweep']
+__all__ = ['WriterLock', 'is_store', 'make_directory', 'make_part', 'names_store',
+           'newest', 'of_rank', 'remove', 'sweep']
 
 LOCK = 'lock'
 
@@ -67,14 +68,26 @@ def make_directory(parent, function, temporary=False):
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
     name = f'{function}-{stamp}-{secrets.token_hex(4)}'
     path = os.path.join(parent, TEMPORARY + name if temporary else name)
-    try:
+    with _explained(path, function):
         os.makedirs(parent, exist_ok=True)
         os.mkdir(path, 0o700 if temporary else 0o777)
+    return path
+
+
+def make_part(directory, function):
+    """Make the directory of one rank, perhaps on a host where the store's is not."""
+    with _explained(directory, function):
+        os.makedirs(directory, exist_ok=True)
+
+
+@contextmanager
+def _explained(path, function):
+    try:
+        yield
     except OSError as e:
         raise StoreError(f"There is no place for the snapshots of `{function}`: cannot "
                          f"make the directory {path}: {e.strerror}. Name another one "
                          f"with `serialization`") from e
-    return path
 
 
 def newest(parent, function):
@@ -152,7 +165,8 @@ class WriterLock:
         if self._fd >= 0:
             # In a fork, the lock is the parent's
             if os.getpid() == self._pid:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                with suppress(OSError):
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
@@ -171,11 +185,9 @@ def remove(directory, pid):
 
 
 def _remove_empty(directory):
-    try:
+    # Unless other ranks are still there
+    with suppress(OSError):
         os.rmdir(directory)
-    except OSError:
-        # Other ranks are still there
-        pass
 
 
 def sweep():

@@ -36,8 +36,7 @@ class DiskStore(SnapshotStore):
     The compressed snapshots of one function, on disk. docs/store-format.md describes the
     files.
 
-    Where they lie is decided by the first access. Under MPI, all ranks have to make that
-    one together; each has a directory of its own in that of the store.
+    Where they lie is decided by the first access, which all MPI ranks make together.
 
     Parameters
     ----------
@@ -67,8 +66,7 @@ class DiskStore(SnapshotStore):
         self._raw_bytes = raw_bytes
 
         self.path = None
-        # Whether only the store in `path` will do
-        self._is_reference = False
+        self._is_reference = False  # whether only the store in `path` will do
         self._manifest = None
         self._writer = None
         self._warned = False
@@ -92,8 +90,7 @@ class DiskStore(SnapshotStore):
                          comm=self._comm, raw_bytes=self._raw_bytes)
 
     @property
-    def is_temporary(self):
-        """Whether the directory vanishes with the store."""
+    def _is_temporary(self):
         return self._serialization is None and not self._is_reference
 
     @property
@@ -183,31 +180,30 @@ class DiskStore(SnapshotStore):
             self._leave(fresh)
             self.path = before
             raise
-        if fresh and self.is_temporary:
+        if fresh and self._is_temporary:
             weakref.finalize(self, directories.remove, self._directory, os.getpid())
         return handle
 
     def _enter(self, fresh, write):
         """Open this rank's part, or make it."""
+        if fresh and self._is_temporary:
+            sweep_once()
         if fresh:
-            if self.is_temporary:
-                sweep_once()
-            try:
-                os.makedirs(self._directory, exist_ok=True)
-            except OSError as e:
-                raise StoreError(f"There is no place for the snapshots of `{self.name}`: "
-                                 f"cannot make the directory {self._directory}: "
-                                 f"{e.strerror}") from e
+            directories.make_part(self._directory, self.name)
             self._manifest = manifest.new(self.name, self._description)
         else:
-            self._manifest = manifest.read(self._directory, self.name)
-            manifest.check(self._manifest, self._description, self._directory, self.name)
+            self._read_manifest()
         if fresh or write:
             self._take_lock()
         handle = self._open_files()
         if fresh and self._description['mpi']['rank'] > 0:
             self._publish()
         return handle
+
+    def _read_manifest(self):
+        found = manifest.read(self._directory, self.name)
+        manifest.check(found, self._description, self._directory, self.name)
+        self._manifest = found
 
     def _publish(self):
         manifest.write(self._directory, self._manifest)
@@ -257,7 +253,7 @@ class DiskStore(SnapshotStore):
         self._take_lock()
         try:
             # Somebody else may have written to it meanwhile
-            self._manifest = manifest.read(self._directory, self.name)
+            self._read_manifest()
             self._attach(self._open_files())
         except DevitoCompError:
             self._writer.release()
@@ -278,9 +274,9 @@ class DiskStore(SnapshotStore):
 
     def bind(self, provider):
         with self._lock:
+            # It may have been empty when it was opened
             if self._writer is None and self._manifest['provider'] is None:
-                # It was empty when it was opened
-                self._manifest = manifest.read(self._directory, self.name)
+                self._read_manifest()
                 if self._manifest['provider'] is not None:
                     self.provider = None
             super().bind(provider)

@@ -104,6 +104,9 @@ elif what == 'failures':
         # Only the last rank's is still in use
         f._store._writer.release()
     same_exception(lambda: save(g), DevitoCompError, f'process {pid} on', 'rank00001')
+    # The first rank, which decides, finds no place
+    f = make(serialization=f'{path}/rank00000/manifest.json')
+    same_exception(lambda: save(f), DevitoCompError, 'cannot make the directory')
     # Its part is damaged
     if last:
         with open(os.path.join(path, 'rank00001', 'manifest.json'), 'a') as file:

@@ -196,7 +196,8 @@ class CompressedTimeFunction(TimeFunction):
         ``serialization=`` takes to open it again. None if there is no disk layer, or if
         the first access has not yet decided on a directory.
         """
-        if self.serialization is None and 'disk' in self.layers.names:
+        if self.serialization is None and self._store.path is None and \
+           'disk' in self.layers.names:
             # A new, temporary one in any case
             self._store.open(write=True)
         return self._store.path
