@@ -8,6 +8,7 @@ gradient), with dense snapshots, and with compressed ones, each time in a fresh 
 
     python examples/gradient.py
     python examples/gradient.py --ndim 3 --error 1e-2 --error 1e-4
+    python examples/gradient.py --layers host --layers disk-host --scratch /scratch
     python examples/gradient.py --model vp.bin --shape 1601 401 --spacing 7.5 --tn 2000
 
 The environment variable DEVITOCOMP_ROOT selects the provider of the compression. Without
@@ -53,11 +54,14 @@ class Case:
         If False nothing is saved, and there is no gradient.
     compression : DevitoComp, optional
         Defaults to None, for dense snapshots.
+    layers : str, optional
+        Where compressed snapshots live.
     """
 
     name: str
     saves: bool = True
     compression: DevitoComp | None = None
+    layers: str | None = None
 
 
 @dataclass
@@ -106,13 +110,14 @@ class Result:
 
 # *** The computation
 
-def make_history(shot, compression=None, factor=1):
+def make_history(shot, compression=None, factor=1, **kwargs):
     """Where the snapshots go: one of every `factor` steps."""
     time_dim = shot.grid.time_dim
     if factor > 1:
         time_dim = ConditionalDimension('t_sub', parent=time_dim, factor=factor)
     return TimeFunction(name='usave', grid=shot.grid, space_order=0, time_dim=time_dim,
-                        save=(shot.nt + factor - 1) // factor, compression=compression)
+                        save=(shot.nt + factor - 1) // factor, compression=compression,
+                        **kwargs)
 
 
 def forward_operator(shot, usave=None):
@@ -176,7 +181,9 @@ def run_case(case, options, observed=None, runs=1, prepare=None):
     shot = make_shot(options)
     usave = grad = None
     if case.saves:
-        usave = make_history(shot, case.compression, options.factor)
+        scratch = options.scratch if 'disk' in (case.layers or '') else None
+        usave = make_history(shot, case.compression, options.factor, layers=case.layers,
+                             serialization=scratch)
         grad = Function(name='grad', grid=shot.grid)
     forward = forward_operator(shot, usave)
     gradient = gradient_operator(shot, usave, grad, options.factor)
@@ -260,6 +267,10 @@ def parse(args=None):
     add('--decimate', type=positive, default=1, metavar='N', help='use each Nth point')
     add('--error', type=number, action='append', metavar='E', help='tolerance relative '
         'to the largest value of a snapshot; may be repeated (default: 1e-3)')
+    add('--layers', action='append', metavar='NAME', help='where compressed snapshots '
+        'live: host, disk, disk-host; may be repeated (default: host)')
+    add('--scratch', type=Path, metavar='DIR', help='for snapshots on disk, which stay '
+        'there; without it, they are removed')
     add('--factor', type=positive, default=1, metavar='N', help='save each Nth step')
     length = parser.add_mutually_exclusive_group()
     length.add_argument('--steps', type=positive, metavar='NT', help='time steps '
@@ -288,6 +299,7 @@ def parse(args=None):
     if options.nbl is None:
         options.nbl = 40 if ndim == 2 else 10
     options.error = options.error or [1e-3]
+    options.layers = options.layers or ['host']
     return options
 
 
@@ -335,14 +347,14 @@ def tabulate(cases, results):
     """Print a table of cases, the first of which is the one without saving."""
     base = median(i.peak for i in results[0])
     dense = results[1][0].gradient
-    print(f"{'case':<14} {'forward':>8} {'gradient':>8} {'total':>8} "
+    print(f"{'case':<22} {'forward':>8} {'gradient':>8} {'total':>8} "
           f"{'peak':>8} {'stored':>8} {'ratio':>7} {'rel. L2':>10}\n"
-          f"{'':<14} {'s':>8} {'s':>8} {'s':>8} {'MB':>8} {'MB':>8} {'':>7} "
+          f"{'':<22} {'s':>8} {'s':>8} {'s':>8} {'MB':>8} {'MB':>8} {'':>7} "
           f"{'difference':>10}")
     for case, rs in zip(cases, results, strict=True):
         times = [median(getattr(i, name)[0] for i in rs)
                  for name in ('forward_s', 'gradient_s', 'total_s')]
-        print(f"{case.name:<14} {' '.join(f'{i:8.2f}' for i in times)} ", end='')
+        print(f"{case.name:<22} {' '.join(f'{i:8.2f}' for i in times)} ", end='')
         if case.saves:
             r, peak = rs[0], median(i.peak for i in rs) - base
             print(f"{peak/MB:8.1f} {r.stored/MB:8.1f} {r.raw/r.stored:7.2f} "
@@ -362,8 +374,8 @@ def main(args=None):
     describe(options)
 
     cases = [Case('none saved', saves=False), Case('dense')]
-    cases += [Case(f"error {i:g}", compression=DevitoComp(error=i))
-              for i in options.error]
+    cases += [Case(f"error {i:g}, {j}", compression=DevitoComp(error=i), layers=j)
+              for i in options.error for j in options.layers]
     results = [[] for _ in cases]
     observed = None
     for _ in range(options.repeat):
