@@ -39,7 +39,7 @@ int fail(char *message, int status, const char *format, ...)
 /* Options: NULL for the default, or a finite decimal number >= 0, in any locale. */
 int parse_tolerance(char *message, const char *options, double by_default, double *error);
 
-/* Arguments. A tensor may have any strides, as long as no two elements can meet. */
+/* Arguments. A tensor may have any strides, of which those of extents of 1 are ignored. */
 int check_abi_version(char *message, const char *name, uint32_t abi_version);
 int check_execution(char *message, const offer_t *offer,
                     const devitocomp_execution_t *exec);
