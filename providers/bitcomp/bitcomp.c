@@ -62,7 +62,7 @@
 
 static const offer_t offer = {
   KINDS, DEVITOCOMP_BIT(DEVITOCOMP_FLOAT32) | DEVITOCOMP_BIT(DEVITOCOMP_FLOAT64),
-  0x1fe /* 1 to 8: to Bitcomp, it is all the same */
+  DEVITOCOMP_BIT(1) | DEVITOCOMP_BIT(2) | DEVITOCOMP_BIT(3) | DEVITOCOMP_BIT(4)
 };
 
 static __thread char create_message[MESSAGE_BYTES];
