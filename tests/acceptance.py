@@ -60,7 +60,8 @@ def compare(name, compression, config=('openmp', 'advanced', {}), **kwargs):
     found = programs[name](Environment(compression, **kwargs))
     for k, (a, _) in expected.items():
         assert np.max(np.abs(a)) > 0, f'`{k}` proves nothing'
-    assert not differences(expected, found, reference.scale)
+    wrong = differences(expected, found, reference.scale)
+    assert not wrong, '; '.join(wrong)
 
 
 def differences(expected, found, scale):
