@@ -2,6 +2,7 @@
 The conformance suite: good providers pass it, and each fault is found by the checks that
 are meant to find it, and by no others.
 """
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from devitocomp_plugin.conformance.groups import GROUPS
 from devitocomp_plugin.conformance.validate import validate
 
 ROOT = Path(__file__).resolve().parent.parent
+PRETEND = ROOT / 'tests/providers/pretend_cuda'
 
 WRONG_DATA = {
     'roundtrip.ramp', 'roundtrip.random', 'roundtrip.magnitudes', 'roundtrip.half_empty',
@@ -131,7 +133,7 @@ class TestGoodProviders:
         assert not failed(results), described(results)
         assert {i.name for i in results.values() if i.outcome != PASSED} == {
             'creation.not_strided', 'options.comma', 'wavefields.one', 'wavefields.three',
-            'arguments.no_sidecar', 'sidecars.not_needed'} - {
+            'arguments.no_sidecar', 'sidecars.not_needed', 'portability.kinds'} - {
                 i for i in ('options.comma',) if results[i].outcome == PASSED}
 
 
@@ -177,6 +179,79 @@ class TestFaults:
         results = results_of(providers / 'old_header', groups=['loading'])
         assert failed(results) == {'loading.header'}
         assert 'version 0' in results['loading.header'].details[0]
+
+
+def no_host(kind):
+    return 'it is away'
+
+
+@pytest.fixture(scope='module')
+def pretend_cuda(tmp_path_factory):
+    """A folder with a libcudart.so that needs no device."""
+    folder = tmp_path_factory.mktemp('cuda')
+    compile_library(folder / 'libcudart.so', PRETEND / 'cudart.c', '-std=c11', '-pthread')
+    return folder
+
+
+def compile_library(target, source, *args):
+    done = subprocess.run(
+        ['cc', '-O1', '-Wall', '-Wextra', '-Werror', '-fPIC', '-shared', '-o',
+         str(target), str(source), f'-Wl,-soname,{target.name}', f'-I{PRETEND}',
+         f'-I{ROOT / "include"}', *args], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+class TestKinds:
+    """Devices, with the CUDA build of the dummy provider and no device at all."""
+
+    def validate(self, root, cuda, *groups, devices=1):
+        done = subprocess.run(
+            [sys.executable, '-m', 'devitocomp_plugin', 'validate', str(root),
+             *(f'--group={i}' for i in groups)], capture_output=True, text=True,
+            env={**os.environ, 'LD_LIBRARY_PATH': str(cuda),
+                 'PRETEND_CUDA_DEVICES': str(devices)})
+        assert not done.stderr
+        return done
+
+    def root(self, folder, cuda, source):
+        root = folder / 'root'
+        shutil.copytree(paths.dummy_root(), root)
+        (root / 'lib/libdevitocomp.so').unlink()
+        compile_library(root / 'lib/libdevitocomp.so', source, '-std=c99', '-DDUMMY_CUDA',
+                        '-fvisibility=hidden', f'-L{cuda}', '-lcudart')
+        return root
+
+    def test_device(self, pretend_cuda, tmp_path):
+        root = self.root(tmp_path, pretend_cuda, ROOT / 'providers/dummy/dummy.c')
+        done = self.validate(root, pretend_cuda, 'arguments', 'portability', 'sidecars')
+        assert done.returncode == 0, done.stdout
+        lines = done.stdout.splitlines()
+        for i in ('portability', 'cuda/portability'):
+            assert lines[lines.index(i) + 1].startswith('  passed')
+        assert 'cuda/arguments' in lines and 'cuda/sidecars' in lines
+
+        done = self.validate(root, pretend_cuda, 'portability', devices=0)
+        assert done.returncode == 0, done.stdout
+        assert '  not checked     works on execution kind cuda' in done.stdout
+        assert done.stdout.splitlines()[-1].endswith(' 2 not checked')
+
+    def test_wrong_stream(self, pretend_cuda, tmp_path):
+        source = tmp_path / 'dummy.c'
+        text = (ROOT / 'providers/dummy/dummy.c').read_text()
+        assert text.count('(cudaStream_t)stream);') == 1
+        source.write_text(text.replace('(cudaStream_t)stream);',
+                                       '(cudaStream_t)(stream ? NULL : stream));'))
+        root = self.root(tmp_path, pretend_cuda, source)
+        done = self.validate(root, pretend_cuda, 'roundtrip')
+        assert done.returncode == 1
+        failed = [i for i in done.stdout.splitlines() if ' FAILED  cuda/' in i]
+        assert len(failed) == 12 and ' FAILED  roundtrip' not in done.stdout
+
+    def test_nothing_to_check(self, broken, monkeypatch):
+        from devitocomp_plugin.conformance import validate as module
+        monkeypatch.setattr(module, 'unavailable', no_host)
+        results = results_of(broken / 'NOTHING')
+        assert failed(results) == {'kinds.none'}
 
 
 class TestDocumentation:

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 __all__ = ['FAILED', 'NOT_APPLICABLE', 'NOT_CHECKED', 'PASSED', 'RULES', 'Failed',
-           'NotApplicable', 'Result', 'Trial', 'check', 'checks_of']
+           'NotApplicable', 'NotChecked', 'Result', 'Trial', 'check', 'checks_of']
 
 PASSED = 'passed'
 FAILED = 'FAILED'
@@ -34,6 +34,10 @@ class Failed(Exception):
 
 class NotApplicable(Exception):
     """Ends a check that means nothing for this provider. The message says why."""
+
+
+class NotChecked(Exception):
+    """Ends a check that would need another machine. The message says which."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,8 @@ class Trial:
             function(self)
         except NotApplicable as e:
             outcome, details = NOT_APPLICABLE, [str(e)]
+        except NotChecked as e:
+            outcome, details = NOT_CHECKED, [str(e)]
         except Failed as e:
             self._failures.append(str(e))
         except Exception:

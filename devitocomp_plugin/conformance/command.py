@@ -1,7 +1,5 @@
 """`devitocomp validate`."""
 import os
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from devitocomp_plugin import paths
@@ -58,18 +56,9 @@ def run(args):
 
 def _suites(root, folder, rtols):
     try:
-        rtols = rtols or _tolerances(root)
-    except (ProviderError, ValueError) as e:
+        rtols = rtols or runner.ask(suites.tolerances, root)
+    except (ProviderError, ValueError, runner.Unusable) as e:
         return [Result('suites.tolerance', 'can be held to a tolerance', FAILED,
                        (f'not run: {e}',))]
     return suites.run_suites(root, folder, rtols)
 
-
-def _tolerances(root):
-    # Not in this process, which is not to end with the provider
-    with ProcessPoolExecutor(1, mp_context=runner.context) as pool:
-        try:
-            return pool.submit(suites.tolerances, root).result()
-        except BrokenProcessPool:
-            raise ValueError('the provider ends the process that asks it for its '
-                             'limits') from None

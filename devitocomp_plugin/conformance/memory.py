@@ -4,7 +4,7 @@ import mmap
 
 import numpy as np
 
-__all__ = ['Fenced', 'HostRegion']
+__all__ = ['Fenced', 'HostRegion', 'Region']
 
 GUARD = 4096
 """Bytes of canary on each side."""
@@ -16,14 +16,55 @@ LEAST_ALIGNMENT = 64
 PROT_NONE = 0
 
 
-class HostRegion:
+class Region:
     """
-    Bytes in host memory, between canaries.
+    Bytes between canaries, wherever they are.
 
     Parameters
     ----------
     nbytes : int
         How many.
+    address : int
+        Where they begin. There are GUARD more on each side.
+    """
+
+    def __init__(self, nbytes, address):
+        self.nbytes = nbytes
+        self.address = address
+        for at in (-GUARD, nbytes):
+            self._write(at, CANARY)
+
+    def put(self, data):
+        """Fill it from the beginning."""
+        self._write(0, np.frombuffer(data, dtype=np.uint8))
+
+    def get(self, nbytes=None):
+        """Its first bytes, or all of them."""
+        return self._read(0, self.nbytes if nbytes is None else nbytes).tobytes()
+
+    def fill(self, value):
+        """Set all bytes to one value."""
+        self._write(0, np.full(self.nbytes, value, dtype=np.uint8))
+
+    def damage(self):
+        """Describe what was written outside; None if nothing was."""
+        for name, at in (('before', -GUARD), ('after', self.nbytes)):
+            changed = np.flatnonzero(self._read(at, GUARD) != CANARY)
+            if changed.size:
+                first = changed[-1] - GUARD if name == 'before' else changed[0]
+                return (f'{changed.size} bytes {name} its {self.nbytes} bytes, the '
+                        f'nearest at offset {int(first):+d}')
+        return None
+
+
+class HostRegion(Region):
+    """
+    A Region in host memory.
+
+    Parameters
+    ----------
+    nbytes : int
+        How many bytes.
     alignment : int, optional
         A power of two. Without `offset`, the address is a multiple of twice as much, and
         of 64.
@@ -35,37 +76,15 @@ class HostRegion:
     def __init__(self, nbytes, alignment=1, offset=0):
         alignment = max(2*alignment, LEAST_ALIGNMENT)
         self._raw = np.empty(nbytes + 2*GUARD + alignment + offset, dtype=np.uint8)
-        start = GUARD + (-(self._raw.ctypes.data + GUARD)) % alignment + offset
-        self.nbytes = nbytes
-        self.bytes = self._raw[start:start + nbytes]
-        self._guards = (self._raw[start - GUARD:start],
-                        self._raw[start + nbytes:start + nbytes + GUARD])
-        for i in self._guards:
-            i[:] = CANARY
-        self.address = self._raw.ctypes.data + start
+        base = self._raw.ctypes.data
+        self._start = GUARD + -(base + GUARD) % alignment + offset
+        super().__init__(nbytes, base + self._start)
 
-    def put(self, data):
-        """Fill it from the beginning."""
-        data = np.frombuffer(data, dtype=np.uint8)
-        self.bytes[:len(data)] = data
+    def _write(self, at, data):
+        self._raw[self._start + at:][:data.size] = data
 
-    def get(self, nbytes=None):
-        """Its first bytes, or all of them."""
-        return self.bytes[:nbytes].tobytes()
-
-    def fill(self, value):
-        """Set all bytes to one value."""
-        self.bytes[:] = value
-
-    def damage(self):
-        """Describe what was written outside; None if nothing was."""
-        for name, guard in zip(('before', 'after'), self._guards, strict=True):
-            changed = np.flatnonzero(guard != CANARY)
-            if changed.size:
-                first = changed[-1] - GUARD if name == 'before' else changed[0]
-                return (f'{changed.size} bytes {name} its {self.nbytes} bytes, the '
-                        f'nearest at offset {int(first):+d}')
-        return None
+    def _read(self, at, nbytes):
+        return self._raw[self._start + at:][:nbytes]
 
 
 class Fenced:

@@ -8,12 +8,15 @@ import os
 import resource
 import signal
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 import numpy as np
 
 from devitocomp_plugin.conformance.checks import FAILED, Result, Trial, checks_of
 
-__all__ = ['Unusable', 'context', 'run_group']
+__all__ = ['Unusable', 'ask', 'run_group']
 
 # Forking from this process would hand down its threads' locks, and the state of whatever
 # libraries it has used; starting anew for each process would mean seconds of imports
@@ -22,7 +25,23 @@ context.set_forkserver_preload(['devitocomp_plugin.conformance.groups'])
 
 
 class Unusable(Exception):
-    """The library cannot be loaded, so that nothing can be checked."""
+    """The library cannot be loaded, or ends the process that asks it something."""
+
+
+def ask(function, *args):
+    """
+    Call a function in a process of its own.
+
+    Raises
+    ------
+    Unusable
+        If the process does not survive that.
+    """
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        try:
+            return pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            raise Unusable('the process that asks for limits is ended') from None
 
 
 def _functions(group):
@@ -133,6 +152,10 @@ def run_group(root, space, group, workdir, violations, time_limit):
     Unusable
         If the library cannot be loaded.
     """
+    def named(result):
+        prefix = '' if space == 'host' else f'{space}/'
+        return replace(result, name=prefix + result.name)
+
     functions = _functions(group)
     log = workdir / f'{group}.log'
     first = 0
@@ -149,7 +172,7 @@ def run_group(root, space, group, workdir, violations, time_limit):
             elif what == 'violation':
                 violations.append(tuple(values))
             elif what == 'result':
-                yield values[0]
+                yield named(values[0])
                 first = at + 1
             elif what == 'unusable':
                 raise Unusable(values[0])
@@ -158,8 +181,8 @@ def run_group(root, space, group, workdir, violations, time_limit):
                                + _last_line(log))
             elif what == 'died' and first <= at:
                 function = functions[at]
-                yield Result(function.name, function.title, FAILED,
-                             (values[0] + _last_line(log),))
+                yield named(Result(function.name, function.title, FAILED,
+                                   (values[0] + _last_line(log),)))
                 first = at + 1
             if what in ('end', 'died'):
                 break

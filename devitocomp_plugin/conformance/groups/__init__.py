@@ -10,6 +10,7 @@ from devitocomp_plugin.conformance.groups import (
     limits,
     loading,
     options,
+    portability,
     resources,
     roundtrip,
     sidecars,
@@ -21,5 +22,6 @@ __all__ = ['GROUPS']
 
 GROUPS = {i.__name__.rpartition('.')[2]: i for i in (
     loading, creation, options, limits, roundtrip, wavefields, capacity, arguments,
-    strides, determinism, sidecars, durability, corruption, concurrency, resources)}
+    strides, determinism, sidecars, durability, portability,
+    corruption, concurrency, resources)}
 """In the order in which they run."""
