@@ -28,6 +28,7 @@ WRONG_DATA = {
 
 # Fault of providers/broken/broken.c -> checks that have to find it
 FAULTS = {
+    'STILLBORN': {'loading.library'},
     'ANY_VERSION': {'creation.version'},
     'OVERFLOW': {'creation.overflow'},
     'DIES': {'options.odd'},

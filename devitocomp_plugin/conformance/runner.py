@@ -7,9 +7,8 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import numpy as np
@@ -28,20 +27,32 @@ class Unusable(Exception):
     """The library cannot be loaded, or ends the process that asks it something."""
 
 
-def ask(function, *args):
+def ask(function, *args, time_limit=60.):
     """
-    Call a function in a process of its own.
+    Call a function in a process of its own, and return or raise what it does.
 
     Raises
     ------
     Unusable
-        If the process does not survive that.
+        If the process does not survive that, or takes longer than a time limit.
     """
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(function, *args).result()
-        except BrokenProcessPool:
-            raise Unusable('the process that asks for limits is ended') from None
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, daemon=True, args=(sender, function, args))
+    process.start()
+    sender.close()
+    what, value = next(_follow(process, receiver, time_limit))
+    if what == 'raised':
+        raise value
+    if what == 'died':
+        raise Unusable(value)
+    return value
+
+
+def _answer(pipe, function, args):
+    try:
+        pipe.send(('answer', function(*args)))
+    except Exception as e:
+        pipe.send(('raised', e))
 
 
 def _functions(group):
@@ -65,13 +76,16 @@ def _child(pipe, root, space, group, first, workdir, log):
     except OSError as e:
         pipe.send(('unusable', str(e)))
         return
+    lock = threading.Lock()
     for n, function in list(enumerate(_functions(group)))[first:]:
         if function.fresh and n > first:
             break
         pipe.send(('begin', n))
 
         def violate(rule, what, name=function.name):
-            pipe.send(('violation', rule, f'{name}: {what}'))
+            # From any of the threads of a check
+            with lock:
+                pipe.send(('violation', rule, f'{name}: {what}'))
 
         printed = os.fstat(descriptor).st_size
         driver.trial = Trial(driver, workdir, violate)

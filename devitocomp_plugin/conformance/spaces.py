@@ -54,8 +54,8 @@ class CudaSpace:
     def __init__(self):
         self._runtime = _cudart()
         stream = ct.c_void_p()
-        # cudaStreamNonBlocking: what a provider does on the default stream, which it is not
-        # given, is not waited for
+        # cudaStreamNonBlocking: what a provider does on the default stream, which it is
+        # not given, is not waited for
         self._call('cudaStreamCreateWithFlags', ct.byref(stream), 1)
         self.stream = stream.value
         self.region = partial(_CudaRegion, self)

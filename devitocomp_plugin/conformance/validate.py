@@ -47,7 +47,7 @@ def validate(root, groups=None, time_limit=120.):
     with tempfile.TemporaryDirectory(prefix='devitocomp-validate-') as workdir:
         try:
             available = []
-            for kind in ask(_offered, root):
+            for kind in ask(_offered, root, time_limit=time_limit):
                 reason = ask(unavailable, kind)
                 if reason is None:
                     available.append(kind)

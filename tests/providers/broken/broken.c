@@ -22,6 +22,7 @@
 
 enum fault {
   NOTHING,
+  STILLBORN,         /* ends the process that loads it */
   /* Of plans. */
   ANY_VERSION,       /* takes any ABI version */
   ANY_SIZE,          /* takes tensors of any struct_size */
@@ -102,6 +103,13 @@ static char *create_message(void) {
 static int fail(char *message, int status, const char *what) {
   strcpy(message, FAULT(SILENT) && status == DEVITOCOMP_BUFFER_TOO_SMALL ? "" : what);
   return status;
+}
+
+#if defined(__GNUC__)
+__attribute__((constructor))
+#endif
+static void load(void) {
+  if (FAULT(STILLBORN)) abort();
 }
 
 /* ---- Plans ------------------------------------------------------------------------- */
