@@ -15,13 +15,13 @@ from datetime import datetime, timezone
 from errno import EACCES, EAGAIN
 from pathlib import Path
 
-from devito.logger import warning
+from devito.logger import info, warning
 
 from devitocomp_plugin.exceptions import StoreError
 from devitocomp_plugin.manifest import MANIFEST
 
-__all__ = ['WriterLock', 'is_store', 'make_directory', 'make_part', 'names_store',
-           'newest', 'of_rank', 'remove', 'sweep']
+__all__ = ['WriterLock', 'is_store', 'locate', 'make_directory', 'make_part', 'of_rank',
+           'remove', 'sweep']
 
 LOCK = 'lock'
 
@@ -42,8 +42,7 @@ def is_store(path):
     return os.path.isdir(of_rank(path, 0))
 
 
-def names_store(path):
-    """Whether a path is named as `make_directory` names stores."""
+def _names_store(path):
     return bool(_NAME.fullmatch(os.path.basename(path).removeprefix(TEMPORARY)))
 
 
@@ -90,8 +89,53 @@ def _explained(path, function):
                          f"with `serialization`") from e
 
 
-def newest(parent, function):
-    """The newest store of a function in a directory; None if there is none."""
+# The functions, with directories, of which users know that there is nothing to read
+told = set()
+
+
+def locate(path, function, write, needed):
+    """
+    Find the store that `serialization` means.
+
+    Parameters
+    ----------
+    path : str
+        Of a store, or of the directory that stores are in.
+    function : str
+        The name of the function.
+    write : bool
+        Whether the store is to be written to.
+    needed : bool
+        Whether there has to be one even so.
+
+    Returns
+    -------
+    tuple or None
+        Its directory, and whether that is new. None if there is no store.
+
+    Raises
+    ------
+    StoreError
+        If it is gone, or cannot be made.
+    """
+    if is_store(path):
+        return path, False
+    if _names_store(path) and not os.path.exists(path):
+        raise StoreError(f"`{function}` cannot be read from or written to {path}: that "
+                         "is the name of a store, which is not there any more")
+    if not write:
+        found = _newest(path, function)
+        if found is not None:
+            info(f"Reading the snapshots of `{function}` from {found}")
+            return found, False
+        if (path, function) not in told:
+            told.add((path, function))
+            warning(f"There is no store of `{function}` in {path}: its snapshots read as "
+                    "zeros")
+    return (make_directory(path, function), True) if write or needed else None
+
+
+def _newest(parent, function):
     def is_one(name):
         match = _NAME.fullmatch(name)
         # The manifest of the first rank is what is made last
@@ -156,8 +200,7 @@ class WriterLock:
             raise StoreError(
                 f"`{function}` cannot be written to {os.path.dirname(path)}: process "
                 f"{pid} on {host} is writing to that store. It can be read; to write, "
-                "end that process or drop its function, or let `serialization` name "
-                "another directory"
+                "wait for its end, or let `serialization` name another directory"
             ) from None
 
     def release(self):
@@ -198,7 +241,7 @@ def sweep():
         return
     for entry in entries:
         try:
-            ours = names_store(entry.name) and entry.name.startswith(TEMPORARY) and \
+            ours = _names_store(entry.name) and entry.name.startswith(TEMPORARY) and \
                 entry.is_dir(follow_symlinks=False) and \
                 entry.stat(follow_symlinks=False).st_uid == os.geteuid()
             if ours:

@@ -4,11 +4,11 @@ import ctypes as ct
 import os
 import tempfile
 import weakref
+from contextlib import suppress
 from functools import cache, cached_property
 from types import SimpleNamespace
 
 import numpy as np
-from devito.logger import info, warning
 
 from devitocomp_plugin import abi, directories, manifest
 from devitocomp_plugin.exceptions import DevitoCompError, StoreError
@@ -27,6 +27,9 @@ __all__ = ['DiskStore']
 FILES = (manifest.MANIFEST, 'snapshots.index', 'snapshots.data')
 
 sweep_once = cache(directories.sweep)
+
+# Who in this process writes into which directory
+writers = weakref.WeakValueDictionary()
 
 
 @keeps(Disk, DiskHost)
@@ -69,7 +72,6 @@ class DiskStore(SnapshotStore):
         self._is_reference = False  # whether only the store in `path` will do
         self._manifest = None
         self._writer = None
-        self._warned = False
 
     @classmethod
     def of(cls, function):
@@ -132,28 +134,12 @@ class DiskStore(SnapshotStore):
                     "process, that made them: name a directory with `serialization`"
                 )
             return self.path, False
-        if self._serialization is None:
-            if not (write or needed):
-                return None
-            return directories.make_directory(tempfile.gettempdir(), self.name,
-                                              temporary=True), True
-        parent = self._serialization
-        if directories.is_store(parent):
-            return parent, False
-        if directories.names_store(parent) and not os.path.exists(parent):
-            raise StoreError(f"`{self.name}` cannot be read from or written to {parent}: "
-                             "that is the name of a store, which is not there any more")
-        found = None if write else directories.newest(parent, self.name)
-        if found is not None:
-            info(f"Reading the snapshots of `{self.name}` from {found}")
-            return found, False
-        if not write and not self._warned:
-            self._warned = True
-            warning(f"There is no store of `{self.name}` in {parent}: its snapshots read "
-                    "as zeros")
+        if self._serialization is not None:
+            return directories.locate(self._serialization, self.name, write, needed)
         if not (write or needed):
             return None
-        return directories.make_directory(parent, self.name), True
+        return directories.make_directory(tempfile.gettempdir(), self.name,
+                                          temporary=True), True
 
     # Opening
 
@@ -214,15 +200,17 @@ class DiskStore(SnapshotStore):
 
     def _leave(self, fresh):
         self._manifest = None
-        if self._writer is not None:
-            self._writer.release()
-            self._writer = None
+        self._release_lock()
         if fresh:
             directories.remove(self._directory, os.getpid())
 
     def _take_lock(self):
+        holder = writers.get(self._directory)
+        if holder is not None and not self._is_reference:
+            holder._give_up_lock()
         self._writer = directories.WriterLock(self._directory, self.name)
         weakref.finalize(self, self._writer.release)
+        writers[self._directory] = self
 
     def _open_files(self):
         cache_bytes = self.nbytes_max if 'host' in self.layers.names else 0
@@ -238,7 +226,7 @@ class DiskStore(SnapshotStore):
                              f"{failure.message.decode(errors='replace')}")
         return handle
 
-    # Writing into a store that was opened for reading
+    # From reading to writing, and back
 
     def begin(self, num_threads, write=True):
         with self._lock:
@@ -246,22 +234,44 @@ class DiskStore(SnapshotStore):
             if write and self._writer is None:
                 # Nobody else is at it
                 self.end()
-                self._upgrade()
+                self._take_lock()
+                try:
+                    self._open_again()
+                except DevitoCompError:
+                    self._release_lock()
+                    raise
                 super().begin(num_threads, write)
 
-    def _upgrade(self):
-        self._take_lock()
-        try:
-            # Somebody else may have written to it meanwhile
-            self._read_manifest()
-            self._attach(self._open_files())
-        except DevitoCompError:
-            self._writer.release()
-            self._writer = None
-            raise
+    def _open_again(self):
+        # Somebody else may have written to it meanwhile
+        self._read_manifest()
+        self._attach(self._open_files())
         provider, self.provider = self.provider, None
         if provider is not None:
             self.bind(provider)
+
+    def _give_up_lock(self):
+        """
+        Go back to reading, unless in a run, for another function of this process. Devito
+        may keep this one for long after its user has dropped it.
+        """
+        # The lock of a temporary store tells that its owner is alive
+        if self._is_temporary or not self._lock.acquire(blocking=False):
+            return
+        try:
+            # In use, or gone: who asked will find out
+            with suppress(DevitoCompError):
+                super().begin(0)
+                self.end()
+                self._release_lock()
+                self._open_again()
+        finally:
+            self._lock.release()
+
+    def _release_lock(self):
+        if self._writer is not None:
+            self._writer.release()
+            self._writer = None
 
     # The provider
 

@@ -13,6 +13,7 @@ from devito import Eq, Function, Grid, Operator, TimeFunction
 from devito.mpi import MPI
 
 import devitocomp_plugin as dcp
+from devitocomp_plugin.directories import WriterLock
 from devitocomp_plugin.exceptions import DevitoCompError, StoreError
 
 comm = MPI.COMM_WORLD
@@ -100,9 +101,10 @@ elif what == 'failures':
     save(f)
     path, pid = f._fnbase, comm.bcast(os.getpid(), comm.size - 1)
     g = make(serialization=path)
-    if not last:
-        # Only the last rank's is still in use
-        f._store._writer.release()
+    check(g)
+    if last:
+        f._store._release_lock()
+        lock = WriterLock(f'{path}/rank00001', 'another')
     same_exception(lambda: save(g), DevitoCompError, f'process {pid} on', 'rank00001')
     # The first rank, which decides, finds no place
     f = make(serialization=f'{path}/rank00000/manifest.json')

@@ -384,19 +384,35 @@ def not_root(folder):
 class TestWriters:
 
     def test_same_process(self, tmp_path):
+        """
+        One after the other, as Devito may keep functions that were dropped; not during a
+        run.
+        """
         f, data = filled(tmp_path)
         g = reopen(f._fnbase)
-        assert np.array_equal(g.data[0], data[0])
-        with pytest.raises(StoreError, match=rf'{f._fnbase}.*process {os.getpid()} '):
+        for i, (x, y) in enumerate([(f, g), (g, f), (f, g), (f, f)]):
+            x.data[i] = i
+            data[i] = i
+            for z in (x, y):
+                assert np.array_equal(np.asarray(z.data), data)
+        op = Operator(Eq(g, 7))
+        f._store.begin(0)
+        match = rf'{f._fnbase}.*process {os.getpid()} on .* is writing'
+        with pytest.raises(StoreError, match=match):
             g.data[0] = 1
-        with pytest.raises(StoreError, match='is writing'):
-            Operator(Eq(g, 1)).apply()
-        assert np.array_equal(g.data[0], data[0])
-        # Until the other one is gone
-        del f
-        gc.collect()
-        g.data[0] = 1
-        assert np.all(g.data[0] == 1) and np.array_equal(g.data[1], data[1])
+        with pytest.raises(StoreError, match=match):
+            op.apply()
+        f._store.end()
+        assert np.array_equal(np.asarray(g.data), data)
+        op.apply()
+        assert np.all(f.data == 7)
+
+    def test_temporary(self, temporary):
+        """The owner of a temporary store stays the only one that writes."""
+        f, data = filled(None)
+        with pytest.raises(StoreError, match='is writing to that store'):
+            reopen(f._fnbase).data[0] = 1
+        f.data[0] = 1
 
     def test_other_process(self, tmp_path):
         f, data = filled(tmp_path)
