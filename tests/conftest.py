@@ -2,10 +2,19 @@
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
-from acceptance import rtol
+
+if worker := os.environ.get('PYTEST_XDIST_WORKER'):
+    # Before Devito looks: its cache of compiled code is not made for several processes
+    # that compile the same at once
+    tempfile.tempdir = os.path.join(tempfile.gettempdir(), worker)
+    os.makedirs(tempfile.tempdir, exist_ok=True)
+    os.environ['TMPDIR'] = tempfile.tempdir
+
+from acceptance import rtol  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 
