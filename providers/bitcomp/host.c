@@ -110,8 +110,8 @@ static uint64_t max_row(const char *row, size_t itemsize, int64_t n, int64_t str
   return most;
 }
 
-/* Enough that the compiler makes several vectors of them, none waiting for another. */
-#define LANES 16
+/* More than compilers unroll: then they make vectors of it, which they do not otherwise. */
+#define LANES 64
 
 /* The largest of consecutive elements. Signed integers, which SSE2 can compare. */
 static uint64_t max_run32(const char *run, int64_t n) {
@@ -120,14 +120,13 @@ static uint64_t max_run32(const char *run, int64_t n) {
   int64_t i;
   int k;
 
-  for (i = 0; i + LANES <= n; i += LANES) {
-    int32_t x[LANES];
-    memcpy(x, run + (size_t)i * sizeof(*x), sizeof(x));
+  for (i = 0; i + LANES <= n; i += LANES)
     for (k = 0; k < LANES; k++) {
-      int32_t magnitude = x[k] & INT32_MAX;
-      most[k] = magnitude > most[k] ? magnitude : most[k];
+      int32_t x;
+      memcpy(&x, run + (size_t)(i + k) * sizeof(x), sizeof(x));
+      x &= INT32_MAX;
+      most[k] = x > most[k] ? x : most[k];
     }
-  }
   rest = max_row(run + (size_t)i * sizeof(*most), sizeof(*most), n - i, 1);
   for (k = 1; k < LANES; k++) most[0] = most[k] > most[0] ? most[k] : most[0];
   return rest > (uint64_t)most[0] ? rest : (uint64_t)most[0];
@@ -380,10 +379,18 @@ static int host_read(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
   return DEVITOCOMP_OK;
 }
 
+static uint64_t hash_words_of(const void *payload, size_t start, size_t end) {
+  uint64_t sum = 0;
+  size_t i;
+
+  for (i = start; i < end; i++) sum += scramble(get_word(payload, i), i);
+  return sum;
+}
+
 static int host_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                      const void *payload, size_t start, size_t end, uint64_t *hash) {
   size_t parts = (end - start + WORDS_PER_PART - 1) / WORDS_PER_PART;
-  int threads = count_threads(exec, parts / 4);
+  int threads = count_threads(exec, parts);
   uint64_t sum = 0;
   ptrdiff_t part;
 
@@ -391,9 +398,8 @@ static int host_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
   (void)threads;
   #pragma omp parallel for num_threads(threads) reduction(+ : sum)
   for (part = 0; part < (ptrdiff_t)parts; part++) {
-    size_t i = start + (size_t)part * WORDS_PER_PART, last = i + WORDS_PER_PART;
-    for (last = last < end ? last : end; i < last; i++)
-      sum += scramble(get_word(payload, i), i);
+    size_t from = start + (size_t)part * WORDS_PER_PART, to = from + WORDS_PER_PART;
+    sum += hash_words_of(payload, from, to < end ? to : end);
   }
   *hash = sum;
   return DEVITOCOMP_OK;
@@ -403,17 +409,19 @@ static int host_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
                      void *payload, size_t bytes, const uint64_t *words, size_t count,
                      uint64_t hash) {
   int threads = count_threads(exec, bytes / WORD / WORDS_PER_PART);
-  uint64_t rest = 0;
   ptrdiff_t i;
 
   memcpy(payload, words, count * WORD);
+  hash += hash_words_of(payload, HEADER_WORDS, count);
   (void)threads;
-  #pragma omp parallel for num_threads(threads)
-  for (i = 0; i < plan->slabs; i++)
-    memcpy((char *)payload + plan->slab[i].offset, plan->work + slab_work(plan, i),
-           whole_words(plan->slab[i].bytes));
-  host_hash(plan, exec, payload, HEADER_WORDS, bytes / WORD, &rest);
-  put_word(payload, 1, hash + rest);
+  /* A slab at a time, as long as it is in the cache. */
+  #pragma omp parallel for num_threads(threads) reduction(+ : hash)
+  for (i = 0; i < plan->slabs; i++) {
+    size_t start = plan->slab[i].offset, length = whole_words(plan->slab[i].bytes);
+    memcpy((char *)payload + start, plan->work + slab_work(plan, i), length);
+    hash += hash_words_of(payload, start / WORD, (start + length) / WORD);
+  }
+  put_word(payload, 1, hash);
   return DEVITOCOMP_OK;
 }
 
