@@ -10,6 +10,7 @@ check_devito()
 
 # Which registers its kind of store, and so does the module that it extends
 import devitocomp_plugin.disk  # noqa: E402, F401
+from devitocomp_plugin import cuda  # noqa: E402
 from devitocomp_plugin.config import DevitoComp  # noqa: E402
 from devitocomp_plugin.layers import (  # noqa: E402
     Device,
@@ -30,4 +31,6 @@ __all__ = ['Device', 'DevitoComp', 'Disk', 'DiskDevice', 'DiskHost', 'DiskHostDe
            'VectorTimeFunction']
 __version__ = '0.1.0'
 
+cuda.register()
+# All that Devito has by now
 register()

@@ -1,0 +1,168 @@
+"""Operators for `language='cuda'` and `language='hip'`."""
+
+from ctypes import c_char_p
+
+import numpy as np
+from devito.arch.archinfo import AmdDevice, NvidiaDevice
+from devito.core.gpu import (
+    DeviceAdvOperator,
+    DeviceCustomOperator,
+    DeviceFsgOperator,
+    DeviceNoopOperator,
+)
+from devito.core.operator import ParTile
+from devito.exceptions import ExecutionError, InvalidOperator
+from devito.operator.registry import operator_registry
+from devito.passes.iet import linearize
+from devito.passes.iet.languages.targets import Target
+from devito.symbolics import retrieve_functions
+from devito.tools import is_integer
+
+from devitocomp_plugin.cuda.compiler import adapt_compiler
+from devitocomp_plugin.cuda.data import DeviceDataManager
+from devitocomp_plugin.cuda.kernels import DeviceParizer
+from devitocomp_plugin.cuda.language import DeviceOrchestrator
+from devitocomp_plugin.cuda.printer import DevicePrinter
+from devitocomp_plugin.cuda.timing import instrument
+from devitocomp_plugin.types.functions import CompressedTimeFunction
+
+__all__ = ['register_operators']
+
+DEVICE_ERROR = 999
+"""From which on values that the entry function returns are the runtime's."""
+
+SUPPORTED = {np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64,
+             np.uint64, np.float32, np.float64}
+
+DEFAULT_BLOCK = (32, 4, 2)
+"""Threads along x, y, z."""
+
+
+class DeviceTarget(Target):
+
+    Parizer = DeviceParizer
+    DataManager = DeviceDataManager
+    Orchestrator = DeviceOrchestrator
+    Printer = DevicePrinter
+    instrument = staticmethod(instrument)
+
+
+def read_block_shapes(par_tile):
+    """
+    The shapes of thread blocks that the option `par-tile` asks for.
+
+    Like Devito's other languages, users give the outermost dimension first.
+
+    Returns
+    -------
+    list of 3-tuples
+        Threads along x, y, z for each kernel, the last one for all further kernels.
+    """
+    shapes = []
+    for i in ParTile(par_tile, default=DEFAULT_BLOCK[::-1]) or [DEFAULT_BLOCK[::-1]]:
+        shape = tuple(i)[::-1]
+        good = all(is_integer(j) and j > 0 for j in shape) and len(shape) <= 3
+        shape += (1,)*(3 - len(shape))
+        if not good or shape[0]*shape[1]*shape[2] > 1024 or shape[2] > 64:
+            raise InvalidOperator(
+                f"Illegal `par-tile={tuple(i)}`: a block is 1 to 3 positive numbers of "
+                f"threads, outermost dimension first, with a product up to 1024 and no "
+                f"more than 64 in the first of three"
+            )
+        shapes.append(shape)
+    return shapes
+
+
+class DeviceOperatorMixin:
+
+    """What an Operator needs to generate CUDA or HIP."""
+
+    _Target = DeviceTarget
+    LINEARIZE = True
+
+    @classmethod
+    def _normalize_kwargs(cls, **kwargs):
+        options = kwargs['options']
+        options.pop('openmp', None)
+        shapes = read_block_shapes(options.pop('par-tile', False))
+        if not options.setdefault('par-disabled', True):
+            raise InvalidOperator('`par-disabled=False`, parallel loops on the host, is not '
+                                  'supported by this language')
+        if not options.setdefault('linearize', True):
+            raise InvalidOperator('`linearize=False` is not supported by this language: '
+                                  'kernels get plain pointers')
+        if options['mpi']:
+            raise InvalidOperator(f'MPI (`mpi={options["mpi"]}`) is not supported by this '
+                                  f'language for now; use openacc or a CPU')
+        kwargs['compiler'] = adapt_compiler(kwargs['compiler'], kwargs['platform'],
+                                            kwargs['language'])
+        kwargs = super()._normalize_kwargs(**kwargs)
+        kwargs['options']['block-shapes'] = shapes
+        return kwargs
+
+    @classmethod
+    def _specialize_exprs(cls, expressions, **kwargs):
+        for e in expressions:
+            for f in retrieve_functions(e):
+                check_function(f, e)
+        return super()._specialize_exprs(expressions, **kwargs)
+
+    @classmethod
+    def _build(cls, expressions, **kwargs):
+        op = super()._build(expressions, **kwargs)
+        # Devito's key for the JIT cache is the source, which says nothing of the runtime
+        op._headers.add(('DEVITOCOMP_DEVICE_KEY', f'"{op._compiler.key}"'))
+        return op
+
+    def _postprocess_errors(self, retval, comm=None):
+        if retval < DEVICE_ERROR:
+            return super()._postprocess_errors(retval, comm)
+        message = self._lib.devitocomp_message
+        message.restype = c_char_p
+        raise ExecutionError(f'Operator `{self.name}` failed on the device: '
+                             f'{message().decode(errors="replace")}')
+
+
+def check_function(f, e):
+    """
+    Raise if a function is of a kind that device code cannot handle.
+    """
+    if isinstance(f.function, CompressedTimeFunction):
+        raise NotImplementedError(
+            f'`{f.name}` is compressed, which Operators on devices do not support yet, in '
+            f"`{e}`. Use a CPU: language='C', 'openmp', 'CXX' or 'CXXopenmp'"
+        )
+    if f.dtype is not None and f.dtype not in SUPPORTED:
+        raise InvalidOperator(f'`{f.name}` is of a type that is not supported on devices: '
+                              f'{f.dtype}, in `{e}`')
+
+
+class DeviceNoopCudaOperator(DeviceOperatorMixin, DeviceNoopOperator):
+
+    @classmethod
+    def _specialize_iet(cls, graph, **kwargs):
+        graph = super()._specialize_iet(graph, **kwargs)
+        linearize(graph, **kwargs)
+        return graph
+
+
+class DeviceAdvCudaOperator(DeviceOperatorMixin, DeviceAdvOperator):
+    pass
+
+
+class DeviceFsgCudaOperator(DeviceOperatorMixin, DeviceFsgOperator):
+    pass
+
+
+class DeviceCustomCudaOperator(DeviceOperatorMixin, DeviceCustomOperator):
+    pass
+
+
+def register_operators():
+    """Add our Operators to those that Devito chooses from."""
+    for platform, language in ((NvidiaDevice, 'cuda'), (AmdDevice, 'hip')):
+        for mode, operator in (('noop', DeviceNoopCudaOperator),
+                               ('advanced', DeviceAdvCudaOperator),
+                               ('advanced-fsg', DeviceFsgCudaOperator),
+                               ('custom', DeviceCustomCudaOperator)):
+            operator_registry.add(operator, platform, mode, language)
