@@ -52,7 +52,8 @@ def label(config):
 def compare(name, compression, config=('openmp', 'advanced', {}), **kwargs):
     """Run a program dense and compressed, and compare what it returns."""
     language, mode, option = config
-    opt = (*(mode if isinstance(mode, tuple) else (mode,)), option)
+    # A copy, as Devito adds to it
+    opt = (*(mode if isinstance(mode, tuple) else (mode,)), dict(option))
     kwargs.update(language=language, opt=opt)
 
     reference = Environment(None, **kwargs)
