@@ -8,8 +8,8 @@ from devitocomp_plugin.compatibility import check_devito
 
 check_devito()
 
-# Which registers its kind of store, and so does the module that it extends
-import devitocomp_plugin.disk  # noqa: E402, F401
+# Which registers the kinds of stores
+import devitocomp_plugin.stores  # noqa: E402, F401
 from devitocomp_plugin import cuda  # noqa: E402
 from devitocomp_plugin.config import DevitoComp  # noqa: E402
 from devitocomp_plugin.layers import (  # noqa: E402

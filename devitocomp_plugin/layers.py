@@ -110,7 +110,7 @@ def as_layers(value):
         raise ValueError(f"layers={value!r} is not a stack of storage layers. Accepted: "
                          f"{names}, or a tuple of layer names, home first") from None
     if layers not in stores:
-        names = ', '.join(repr(str(i)) for i in stores)
+        names = ', '.join(repr(str(i)) for i in known if i in stores)
         raise NotImplementedError(f"layers={str(layers)!r} is not available in this "
                                   f"version of devitocomp_plugin; {names} are")
     return layers

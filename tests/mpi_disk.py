@@ -13,8 +13,8 @@ from devito import Eq, Function, Grid, Operator, TimeFunction
 from devito.mpi import MPI
 
 import devitocomp_plugin as dcp
-from devitocomp_plugin.directories import WriterLock
 from devitocomp_plugin.exceptions import DevitoCompError, StoreError
+from devitocomp_plugin.stores.directories import WriterLock
 
 comm = MPI.COMM_WORLD
 what, directory, layers = sys.argv[1:]

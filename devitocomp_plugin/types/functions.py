@@ -15,6 +15,7 @@ from devitocomp_plugin.distributed import DistributedSnapshotArray
 from devitocomp_plugin.layers import NoLayers, as_layers, stores
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.report import CompressionReport
+from devitocomp_plugin.types.arguments import StoreArgument
 
 __all__ = ['CompressedTimeFunction', 'TimeFunction']
 
@@ -359,29 +360,3 @@ class CompressedTimeFunction(TimeFunction):
         if not self.pickle_snapshots:
             kwargs['serialization'] = None
         return args, kwargs
-
-
-class StoreArgument:
-
-    """
-    The run-time value of a compressed function: mimics the attributes of an array that
-    Devito looks at. The pointer that goes to the generated code is known when it runs.
-    """
-
-    def __init__(self, function, store=None):
-        self.function = function
-        self.store = store or function._store
-
-        self.shape = function.shape_allocated
-        self.dtype = function.dtype
-        # What generated code indexes are buffers of one snapshot
-        self.size = function.size_allocated // function.shape_allocated[0]
-
-    def copy(self):
-        """A scratch store, for runs whose output is thrown away."""
-        return StoreArgument(self.function, self.store.empty_like())
-
-    @property
-    def nbytes_max(self):
-        """See CompressedTimeFunction."""
-        return self.store.nbytes_max

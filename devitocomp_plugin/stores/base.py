@@ -4,14 +4,13 @@ import ctypes as ct
 import threading
 import weakref
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
 from devitocomp_plugin import abi
 from devitocomp_plugin.exceptions import CompressionError, StoreError
-from devitocomp_plugin.layers import Host, NoLayers, keeps
 from devitocomp_plugin.provider import current_provider
+from devitocomp_plugin.stores.arrays import ArrayAccess
 
 __all__ = ['SnapshotStore']
 
@@ -20,17 +19,15 @@ __all__ = ['SnapshotStore']
 own_actions = ('store', 'load', 'clear', 'flush', 'open')
 
 
-@keeps(NoLayers, Host)
-class SnapshotStore:
+class SnapshotStore(ArrayAccess):
 
     """
-    The compressed snapshots of one function, in host memory.
+    The compressed snapshots of one function. Where they are kept is up to subclasses,
+    each of them registered with `layers.keeps`.
 
     Nothing is allocated, and no provider looked for, before the first access. From then
     on the store is bound to a provider, and other providers can use it only if they can
     decode its snapshots, or while it is empty.
-
-    Stores of other layers are subclasses, registered with `layers.keeps`.
 
     Parameters
     ----------
@@ -61,7 +58,6 @@ class SnapshotStore:
         self.limits = None
         self._handle = None
         self._destroy = None
-        self._dump = None
         self._lock = threading.RLock()
 
         # Whether pickles of the function are to contain the snapshots
@@ -78,8 +74,7 @@ class SnapshotStore:
 
     def empty_like(self):
         """An empty store for the same snapshots, which vanishes with its last user."""
-        return SnapshotStore(self.name, self.nsnapshots, self.dtype, self.shape,
-                             self.compression)
+        raise NotImplementedError
 
     # The C object
 
@@ -119,13 +114,7 @@ class SnapshotStore:
 
     def _open(self, write, needed):
         """The C object, or None if there is, and need be, none."""
-        if not (write or needed or self._dump is not None):
-            return None
-        handle = abi.runtime().devitocomp_store_create(ct.byref(self._config))
-        if not handle:
-            raise StoreError(f"Out of memory: no store for the {self.nsnapshots} "
-                             f"snapshots of `{self.name}`")
-        return handle
+        raise NotImplementedError
 
     @property
     def _config(self):
@@ -161,19 +150,12 @@ class SnapshotStore:
     @property
     def nbytes_max(self):
         """The most host memory that snapshots may take, in bytes."""
-        limits = self.expected_limits
-        if limits is None:
-            return 0
-        return self.nsnapshots * (limits.max_compressed_bytes + limits.sidecar_bytes)
+        raise NotImplementedError
 
     @property
     def _held(self):
         """What the snapshots were compressed by; None if there are none."""
-        if self._dump is not None:
-            return self._dump['provider']
-        if self.provider is not None and self.usage.stored_bytes:
-            return payload_kind(self.provider)
-        return None
+        raise NotImplementedError
 
     def _accept(self, provider):
         """Take note of the provider of the snapshots to come."""
@@ -205,7 +187,6 @@ class SnapshotStore:
                 self._set_limits(limits, provider)
             self.provider = provider
             self.__dict__.pop('_plan', None)
-            self._put_dump()
 
     def _set_limits(self, limits, provider):
         status = abi.runtime().devitocomp_store_bind(self._handle,
@@ -281,85 +262,12 @@ class SnapshotStore:
             if self.error is not None:
                 raise self.error
 
-    # Access from Python
-
-    @cached_property
-    def _plan(self):
-        return self.provider.plan(self.dtype, self.shape,
-                                  options=self.compression.options)
-
-    def read(self, index):
-        """
-        Decompress a snapshot.
-
-        Parameters
-        ----------
-        index : int
-            From 0 to the number of snapshots less one.
-
-        Returns
-        -------
-        numpy.ndarray
-            Of the shape of one snapshot; zeros if it was never written.
-        """
-        out = np.zeros(self.shape, self.dtype)
-        if not self.is_stored(index) or out.size == 0:
-            return out
-        lib = abi.runtime()
-        with self._run(write=False):
-            slot = lib.devitocomp_store_acquire(self._handle, index, self._view(out),
-                                                abi.WILL_MODIFY)
-            if slot.ready:
-                error = None
-                try:
-                    self._plan.decompress(slot.payload, slot.payload_bytes, slot.sidecar,
-                                          out)
-                except CompressionError as e:
-                    error = e
-                lib.devitocomp_store_release(self._handle, ct.byref(slot),
-                                             *_outcome(error))
-        return out
-
-    def write(self, index, values):
-        """
-        Compress a snapshot.
-
-        Parameters
-        ----------
-        index : int
-            From 0 to the number of snapshots less one.
-        values : numpy.ndarray
-            Of the shape of one snapshot.
-        """
-        values = np.require(values, self.dtype, ['C', 'ALIGNED'])
-        if values.shape != self.shape:
-            values = np.ascontiguousarray(np.broadcast_to(values, self.shape))
-        lib = abi.runtime()
-        with self._run(write=True):
-            slot = lib.devitocomp_store_reserve(self._handle, index, self._view(values))
-            if slot.ready:
-                error = None
-                try:
-                    slot.payload_bytes = self._plan.compress(
-                        values, slot.payload, slot.capacity, slot.sidecar
-                    )
-                except CompressionError as e:
-                    error = e
-                lib.devitocomp_store_commit(self._handle, ct.byref(slot),
-                                            *_outcome(error))
-
-    def _view(self, array):
-        view = abi.View(array.ctypes.data, 0, array.ndim, abi.HOST)
-        view.dims[:array.ndim] = array.shape
-        view.strides[:array.ndim] = abi.contiguous_strides(array.shape)
-        return view
+    # Snapshots
 
     def is_stored(self, index):
         """True if a snapshot has been written."""
         if not self.open(write=False, needed=False):
             return False
-        if self._dump is not None:
-            self.settle()
         return bool(self.info(index).stored)
 
     @property
@@ -372,7 +280,6 @@ class SnapshotStore:
     def clear(self):
         """Drop all snapshots."""
         with self._lock:
-            self._dump = None
             if self.open(write=False, needed=False):
                 self.begin(0)
                 self.end()
@@ -402,51 +309,17 @@ class SnapshotStore:
     # Pickling
 
     def dump(self):
-        """The snapshots as plain Python objects; None if there are none."""
-        if self._handle is None or self._dump is not None:
-            return self._dump
-        lib = abi.runtime()
-        payload, sidecar, size = ct.c_void_p(), ct.c_void_p(), ct.c_size_t()
-        snapshots = {}
-        for i in range(self.nsnapshots):
-            if lib.devitocomp_store_peek(self._handle, i, ct.byref(payload),
-                                         ct.byref(size), ct.byref(sidecar)) == abi.OK:
-                nside = self.info(i).sidecar_bytes
-                snapshots[i] = (_bytes(payload, size.value), _bytes(sidecar, nside))
-        if not snapshots:
-            return None
-        return {'provider': payload_kind(self.provider), 'snapshots': snapshots}
+        """What a pickle of the function needs to find the snapshots; None if nothing."""
+        raise NotImplementedError
 
     def restore(self, dump):
         """
-        Take over what `dump` returned, here or in another process. Whether there is a
-        provider for it turns out when a snapshot is first accessed.
+        Take over what `dump` returned, here or in another process. Whether that is
+        possible turns out when a snapshot is first accessed.
         """
-        self._dump = dump
-
-    def _put_dump(self):
-        if self._dump is None:
-            return
-        snapshots, self._dump = self._dump['snapshots'], None
-        for i, (payload, sidecar) in snapshots.items():
-            status = abi.runtime().devitocomp_store_put(self._handle, i, payload,
-                                                        len(payload), sidecar or None)
-            if status != abi.OK:
-                raise StoreError(f"Snapshot {i} of `{self.name}` could not be restored: "
-                                 f"{self.failure.message.decode(errors='replace')}")
+        raise NotImplementedError
 
 
 def payload_kind(provider):
     """What has to be equal for payloads to be exchanged."""
     return f"{provider.name}, payload version {provider.payload_version}"
-
-
-def _outcome(error):
-    if error is None:
-        return abi.OK, b''
-    status = error.status if error.status is not None else abi.PROVIDER_ERROR
-    return status, error.message.encode()
-
-
-def _bytes(pointer, size):
-    return ct.string_at(pointer, size) if size else b''

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from devitocomp_plugin import abi, directories, manifest
+from devitocomp_plugin import abi
 from devitocomp_plugin.exceptions import DevitoCompError, StoreError
 from devitocomp_plugin.layers import Disk, DiskHost, keeps
 from devitocomp_plugin.parallel import (
@@ -19,8 +19,9 @@ from devitocomp_plugin.parallel import (
     on_first_rank,
     raise_together,
 )
-from devitocomp_plugin.resources import check_free_space, room_bytes, staging_cap
-from devitocomp_plugin.store import SnapshotStore, payload_kind
+from devitocomp_plugin.stores import directories, manifest
+from devitocomp_plugin.stores.base import SnapshotStore, payload_kind
+from devitocomp_plugin.stores.resources import check_free_space, room_bytes, staging_cap
 
 __all__ = ['DiskStore']
 

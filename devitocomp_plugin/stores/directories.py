@@ -18,7 +18,7 @@ from pathlib import Path
 from devito.logger import info, warning
 
 from devitocomp_plugin.exceptions import StoreError
-from devitocomp_plugin.manifest import MANIFEST
+from devitocomp_plugin.stores.manifest import MANIFEST
 
 __all__ = ['WriterLock', 'is_store', 'locate', 'make_directory', 'make_part', 'of_rank',
            'remove', 'sweep']
