@@ -56,10 +56,15 @@ def find_serial_code(iet, gpu_fit):
     def is_serial(node):
         if FindNodes((Call, SyncSpot, HaloSpot, While)).visit(node):
             return False
-        writes = [i.write for i in FindNodes(Expression).visit(node)]
-        if not any(lives_on_device(f, gpu_fit) for f in writes):
+        exprs = FindNodes(Expression).visit(node)
+        if not any(lives_on_device(i.write, gpu_fit) for i in exprs):
             return False
-        return not any(lives_on_host(f, gpu_fit) for f in FindSymbols().visit(node))
+        if any(lives_on_host(f, gpu_fit) for f in FindSymbols().visit(node)):
+            return False
+        # Scalars of a kernel are gone with it
+        scalars = {i.output for i in exprs if i.is_scalar}
+        rest = Transformer({node: None}).visit(iet) if scalars else None
+        return not scalars or scalars.isdisjoint(FindSymbols('basics').visit(rest.body))
 
     visit(iet.body)
     return found

@@ -5,6 +5,8 @@ from functools import cached_property
 from devito.exceptions import InvalidOperator
 from devito.ir import (
     Call,
+    CallableBody,
+    Definition,
     DeviceCall,
     DeviceFunction,
     DummyExpr,
@@ -177,10 +179,12 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         return self._launch(node, [1, 1, 1], efuncs)
 
     def _launch(self, body, extents, efuncs, few=False):
-        # Stack arrays, such as the weights of derivatives, are defined in the kernel
-        parameters = [i for i in derive_parameters(body, ordering='canonical')
-                      if not (i.is_AbstractFunction and i._mem_stack)]
-        parameters = [i.indexed if i.is_AbstractFunction else i for i in parameters]
+        # Each thread has its own stack arrays, such as the weights of derivatives
+        stacks = [Definition(i) for i in FindSymbols().visit(body)
+                  if i.is_Array and i._mem_stack]
+        body = CallableBody(body, stacks=stacks)
+        parameters = [i.indexed if i.is_AbstractFunction else i
+                      for i in derive_parameters(body, ordering='canonical')]
 
         block = self.block_shapes[min(self.nkernels, len(self.block_shapes) - 1)]
         self.nkernels += 1

@@ -16,7 +16,7 @@ from devito.operator.registry import operator_registry
 from devito.passes.iet import linearize
 from devito.passes.iet.languages.targets import Target
 from devito.symbolics import retrieve_functions
-from devito.tools import is_integer
+from devito.tools import as_tuple, is_integer
 
 from devitocomp_plugin.cuda.compiler import adapt_compiler
 from devitocomp_plugin.cuda.data import DeviceDataManager
@@ -155,7 +155,20 @@ class DeviceFsgCudaOperator(DeviceOperatorMixin, DeviceFsgOperator):
 
 
 class DeviceCustomCudaOperator(DeviceOperatorMixin, DeviceCustomOperator):
-    pass
+
+    @classmethod
+    def _specialize_iet(cls, graph, **kwargs):
+        # It comes last, when there are pointers to linearize
+        kwargs['mode'] = tuple(i for i in as_tuple(kwargs['mode']) if i != 'linearize')
+        return super()._specialize_iet(graph, **kwargs)
+
+    @classmethod
+    def _make_iet_passes_mapper(cls, **kwargs):
+        mapper = super()._make_iet_passes_mapper(**kwargs)
+        mapper[kwargs['language']] = mapper['parallel']
+        return mapper
+
+    _known_passes = (*DeviceCustomOperator._known_passes, 'cuda', 'hip')
 
 
 def register_operators():
