@@ -32,11 +32,20 @@ struct Copy {
   }
 };
 
-/* Unspecified contents until the copy was made. */
-void spoil(const Copy &copy) {
-  if (may_be_read(copy.to, copy.to_extent())) return;
-  for (size_t i = 0; i < copy.height; i++)
-    memset(copy.to + i * copy.to_pitch, 0xFF, copy.width);
+/* Work that makes the copy. Until then, the contents of pinned memory are unspecified;
+   but what was queued before may still read them. */
+std::function<void()> copying(const Copy &copy, bool spoil) {
+  if (!spoil) return [copy] { copy.run(); };
+  auto done = std::make_shared<bool>(false);
+  after_readers(copy.to, copy.to_extent(), [copy, done] {
+    if (*done) return;
+    for (size_t i = 0; i < copy.height; i++)
+      memset(copy.to + i * copy.to_pitch, 0xFF, copy.width);
+  });
+  return [copy, done] {
+    copy.run();
+    *done = true;
+  };
 }
 
 bool fits(Where where, bool device) {
@@ -87,30 +96,27 @@ cudaError_t start(Copy copy, cudaStream_t handle, bool blocking) {
   count(to, from, copy.width * copy.height);
   counters.blocking_copies += blocking;
 
+  const bool on_host = to != Where::device && from != Where::device;
+  const bool staged = from == Where::pageable && !on_host;
+  const bool wait = to == Where::pageable || on_host ||
+                    (blocking && (to == Where::pinned || from == Where::pinned));
+
   Operation operation{Running::copy, copy.name, nullptr};
-  bool wait = to == Where::pageable || (to == Where::pinned && from != Where::device);
-  if (from == Where::pageable) {
-    if (blocking) synchronize(stream);
-    if (wait) {
-      operation.run = [copy] { copy.run(); };
-    } else {
-      /* Staged: the caller may overwrite it, and the work is yet to be done. */
-      auto staged = std::make_shared<std::vector<char>>(copy.width * copy.height);
-      Copy stage = copy, rest = copy;
-      stage.to = staged->data();
-      stage.to_pitch = copy.width;
-      stage.run();
-      rest.from = staged->data();
-      rest.from_pitch = copy.width;
-      operation.run = [rest, staged] { rest.run(); };
-    }
+  if (staged && blocking) synchronize(stream);
+  if (staged) {
+    /* The caller may overwrite it, and the work is yet to be done. */
+    auto stage = std::make_shared<std::vector<char>>(copy.width * copy.height);
+    Copy in = copy, out = copy;
+    in.to = stage->data();
+    out.from = stage->data();
+    in.to_pitch = out.from_pitch = copy.width;
+    in.run();
+    operation.run = [out, stage] { out.run(); };
   } else {
     if (from == Where::pinned)
       operation.reads.push_back({copy.from, copy.from_extent()});
-    wait |= blocking && (from == Where::pinned || to == Where::pinned);
-    operation.run = [copy] { copy.run(); };
+    operation.run = copying(copy, to == Where::pinned && !wait);
   }
-  if (to == Where::pinned && !wait) spoil(copy);
   const Point point = enqueue(stream, std::move(operation));
   if (wait) finish(point);
   return note(sticky());

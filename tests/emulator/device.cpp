@@ -106,8 +106,10 @@ void report() {
 }
 
 void start() {
+  const bool reports = settings().report;
   install_handler();
-  if (settings().report) atexit(report);
+  if (reports) atexit(report);
+  atexit(check_pinned);
 }
 
 }  // namespace
@@ -218,15 +220,21 @@ using namespace emul;
 
 /* *** Counters */
 
+/* Also for functions that run in a stream, whose thread has the lock. */
+static std::unique_lock<std::mutex> guard() {
+  return current.what == Running::nothing ? std::unique_lock<std::mutex>(lock)
+                                          : std::unique_lock<std::mutex>();
+}
+
 extern "C" unsigned long long cudaemul_counter(const char *name) {
-  std::lock_guard<std::mutex> guard(lock);
+  const auto guarded = guard();
   for (auto &i : counter_names)
     if (!strcmp(i.name, name)) return counters.*i.value;
   return ~0ull;
 }
 
 extern "C" void cudaemul_reset_counters(void) {
-  std::lock_guard<std::mutex> guard(lock);
+  const auto guarded = guard();
   for (auto &i : counter_names)
     if (!i.kept) counters.*i.value = 0;
   counters.peak_bytes = counters.live_bytes;
@@ -253,7 +261,8 @@ static bool there_is(int device) { return device >= 0 && device < settings().dev
 
 extern "C" cudaError_t cudaSetDevice(int chosen) {
   ENTER();
-  if (!there_is(chosen)) return refuse(cudaErrorInvalidDevice, "cudaSetDevice: %d", chosen);
+  if (!there_is(chosen))
+    return refuse(cudaErrorInvalidDevice, "cudaSetDevice: %d", chosen);
   device = chosen;
   return cudaSuccess;
 }

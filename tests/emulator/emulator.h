@@ -88,7 +88,12 @@ constexpr const char *prefix = "emulated CUDA: ";
 [[noreturn]] void fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void install_handler();
 
-/* What this process runs at present, for messages. */
+/* A function, by its address, or any place in it. */
+std::string name_of(const void *function);
+/* ... as the linker calls it; without memory from the heap. */
+void name_code(const void *address, char *text, size_t length);
+
+/* What this thread runs at present, for messages. */
 enum class Running { nothing, kernel, copy, host_function };
 struct Current {
   Running what;
@@ -109,8 +114,8 @@ struct Allocation {
   Allocation *older;  // all there ever were, for the handler of signals
 
   std::string describe() const;
+  void describe(char *text, size_t size) const;  // without memory from the heap
 };
-const char *kind_name(Allocation::Kind kind);
 extern std::atomic<Allocation *> newest_allocation;
 
 enum class Where { device, pinned, pageable, invalid };
@@ -120,17 +125,20 @@ Where locate(const void *pointer, size_t bytes, Allocation **found = nullptr);
 std::string why_invalid(const void *pointer, size_t bytes);
 bool in_arena(const void *pointer);
 
-/* While one exists, device memory can be accessed. */
+/* While one exists, work can access device memory. */
 class OpenMemory {
  public:
   OpenMemory();
   ~OpenMemory();
   OpenMemory(const OpenMemory &) = delete;
 };
-/* Lets work on that device begin; device < 0: on all. Within OpenMemory. */
+/* From now on, memory of that device; of all if < 0, of none if < -1. */
 void open_memory(int device);
-/* Ends the process if bytes around allocations changed. */
-void check_canaries(const std::string &by);
+/* For the handler: opens what the address belongs to, if it may be accessed now. */
+bool open_at(const void *address);
+/* End the process if something was written around allocations. */
+void check_opened(const std::string &by);
+void check_pinned();
 void list_leaks();
 
 /* *** Streams */
@@ -162,8 +170,8 @@ void synchronize(CUstream_st *stream);
 void finish_device();  // all streams of the current device
 void finish_all();
 void run_some();       // in random order: work may run at any time
-/* Whether queued work may read pinned memory there. */
-bool may_be_read(const void *pointer, size_t bytes);
+/* Once no work that is queued now can read that pinned memory any more. */
+void after_readers(const char *pointer, size_t bytes, std::function<void()> action);
 /* The stream for a handle, NULL if there is none. */
 CUstream_st *find_stream(cudaStream_t handle);
 int device_of(const CUstream_st *stream);

@@ -25,8 +25,9 @@ struct sigaction previous;
   _exit(fault_status);
 }
 
-/* Who did it; without memory from the heap, for the handler. */
-void who(char *text, size_t size) {
+/* Who did it, where the code is known; without memory from the heap, for the handler. */
+void who(char *text, size_t size, const void *code = nullptr) {
+  char function[160];
   switch (current.what) {
   case Running::kernel:
     snprintf(text, size, "kernel %s, block (%u, %u, %u), thread (%u, %u, %u)",
@@ -40,7 +41,12 @@ void who(char *text, size_t size) {
     snprintf(text, size, "a function of the host in a stream");
     break;
   default:
-    snprintf(text, size, "the host (no kernel is running)");
+    if (!code) {
+      snprintf(text, size, "the host");
+      break;
+    }
+    name_code(code, function, sizeof(function));
+    snprintf(text, size, "the host (no kernel is running), in %s", function);
   }
 }
 
@@ -69,28 +75,32 @@ void where(char *text, size_t size, const char *at) {
              at - (a.base + a.bytes));
   else
     snprintf(place, sizeof(place), "at offset %td of", at - a.base);
-  snprintf(text, size, "%s allocation %d (%zu bytes of %s%s)", place, a.id, a.bytes,
-           kind_name(a.kind), a.live ? "" : ", freed");
+  const int used = snprintf(text, size, "%s ", place);
+  a.describe(text + used, size - used);
 }
 
 void handle(int signal, siginfo_t *info, void *context) {
   const char *at = static_cast<const char *>(info->si_addr);
   const bool of_device = in_arena(at);
+  const bool work = current.what == Running::kernel || current.what == Running::copy;
+  if (of_device && work && open_at(at)) return;
   if (!of_device && current.what != Running::kernel) {
     /* None of our business: as if this handler were not there. */
     sigaction(signal, &previous, nullptr);
     return;
   }
   const char *access = "access to";
+  const void *code = nullptr;
 #ifdef __x86_64__
   const auto &registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
   access = registers[REG_ERR] & 2 ? "write to" : "read of";
+  code = reinterpret_cast<const void *>(registers[REG_RIP]);
 #else
   (void)context;
 #endif
-  char place[160], by[320], text[640];
+  char place[224], by[320], text[720];
   where(place, sizeof(place), at);
-  who(by, sizeof(by));
+  who(by, sizeof(by), code);
   if (of_device)
     snprintf(text, sizeof(text), "%sinvalid %s %p, %s, by %s\n", prefix, access,
              info->si_addr, place, by);
@@ -102,16 +112,25 @@ void handle(int signal, siginfo_t *info, void *context) {
 
 }  // namespace
 
-const char *kind_name(Allocation::Kind kind) {
-  static const char *const names[] = {"device memory", "pinned memory",
+void Allocation::describe(char *text, size_t size) const {
+  static const char *const kinds[] = {"device memory", "pinned memory",
                                       "registered memory"};
-  return names[kind];
+  char where[32] = "";
+  if (settings().devices > 1) snprintf(where, sizeof(where), " of device %d", device);
+  snprintf(text, size, "allocation %d (%zu bytes of %s%s%s)", id, bytes, kinds[kind],
+           where, live ? "" : ", freed");
+}
+
+std::string Allocation::describe() const {
+  char text[160];
+  describe(text, sizeof(text));
+  return text;
 }
 
 std::string Current::describe() const {
   char text[320];
-  who(text, sizeof(text));
   if (what == Running::kernel) return std::string("kernel ") + name;
+  who(text, sizeof(text));
   return text;
 }
 
@@ -128,12 +147,16 @@ void fault(const char *format, ...) {
   end(text);
 }
 
+/* Again and again, as other libraries have handlers as well. */
 void install_handler() {
-  struct sigaction action = {};
+  struct sigaction action = {}, now = {};
+  sigaction(SIGSEGV, nullptr, &now);
+  if (now.sa_flags & SA_SIGINFO && now.sa_sigaction == handle) return;
+  previous = now;
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGSEGV, &action, &previous);
+  sigaction(SIGSEGV, &action, nullptr);
 }
 
 }  // namespace emul

@@ -7,15 +7,11 @@
  */
 #include "emulator.h"
 
-#include <cxxabi.h>
-#include <dlfcn.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -141,8 +137,8 @@ class Grid {
 
   void release_barrier() {
     if (waiting_.size() != threads_)
-      fault("__syncthreads was reached by %zu of the %zu threads of block (%u, %u, %u) of "
-            "%s", waiting_.size(), size_t(threads_), blockIdx.x, blockIdx.y, blockIdx.z,
+      fault("__syncthreads was reached by %zu of %zu threads of block (%u, %u, %u) of %s",
+            waiting_.size(), size_t(threads_), blockIdx.x, blockIdx.y, blockIdx.z,
             current.describe().c_str());
     std::vector<Fiber *> released;
     released.swap(waiting_);
@@ -187,23 +183,6 @@ Grid *Grid::active_;
 ucontext_t Grid::scheduler_;
 std::vector<Fiber *> &Grid::idle_ = *new std::vector<Fiber *>;
 
-/* Of a kernel that the dynamic linker knows; others are found by their place. */
-std::string name_of(const void *kernel) {
-  Dl_info info;
-  if (!dladdr(kernel, &info)) return "unknown";
-  if (!info.dli_sname || info.dli_saddr != kernel) {
-    char place[32];
-    snprintf(place, sizeof(place), "+0x%tx",
-             static_cast<const char *>(kernel) - static_cast<char *>(info.dli_fbase));
-    return std::string(info.dli_fname) + place;
-  }
-  int status;
-  char *plain = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
-  std::string name = status ? info.dli_sname : plain;
-  free(plain);
-  return name.substr(0, name.find('('));
-}
-
 cudaError_t check(const cudaLaunchConfig_t &config, const std::string &name) {
   const dim3 &grid = config.gridDim, &block = config.blockDim;
   if (!size(grid) || grid.x > 0x7FFFFFFF || grid.y > 65535 || grid.z > 65535)
@@ -232,7 +211,10 @@ cudaError_t cudaemul::launch(const cudaLaunchConfig_t *config, const void *kerne
   if (entry.refused != cudaSuccess) return note(entry.refused);
   if (!config) return refuse(cudaErrorInvalidValue, "launch: the configuration is NULL");
   if (!kernel) return refuse(cudaErrorInvalidDeviceFunction, "launch: no kernel");
-  const std::string name = name_of(kernel);
+  static std::map<const void *, std::string> &names =
+      *new std::map<const void *, std::string>;
+  std::string &name = names[kernel];
+  if (name.empty()) name = name_of(kernel);
   const cudaError_t error = check(*config, name);
   if (error != cudaSuccess) return error;
   CUstream_st *stream = find_stream(config->stream);

@@ -3,7 +3,8 @@
  *
  * Both come from a large piece of address space that nobody can access. An allocation
  * opens some pages of it, far from others, and closes them for good when it is freed:
- * no address is ever used again. Memory of devices is open only while work runs.
+ * no address is ever used again. Memory of devices is open only while work runs, and of
+ * that only what the work touches: the handler of faults opens it.
  */
 #include "emulator.h"
 
@@ -21,7 +22,7 @@ std::atomic<Allocation *> newest_allocation{nullptr};
 
 namespace {
 
-constexpr size_t page = 4096;
+constexpr size_t page = 4096, large_page = size_t(2) << 20;
 constexpr size_t alignment = 256;
 /* Wide enough for a stencil that leaves its array by some rows. */
 constexpr size_t gap = size_t(16) << 20;
@@ -44,8 +45,9 @@ size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 /* So many bytes of address space, preceded and followed by a gap; NULL if there are
    none. */
 char *reserve(size_t bytes) {
-  if (arenas.empty() || bytes + 2 * gap > size_t(arenas.back().end - arenas.back().next)) {
-    const size_t size = bytes + 2 * gap > arena_bytes ? bytes + 2 * gap : arena_bytes;
+  const size_t needed = bytes + 2 * gap + large_page;
+  if (arenas.empty() || needed > size_t(arenas.back().end - arenas.back().next)) {
+    const size_t size = needed > arena_bytes ? needed : arena_bytes;
     void *memory = mmap(nullptr, size, PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
@@ -53,9 +55,11 @@ char *reserve(size_t bytes) {
     arenas.push_back({begin, begin + size, begin});
   }
   Arena &arena = arenas.back();
-  char *memory = arena.next + gap;
-  arena.next = memory + bytes;
-  return memory;
+  /* Large pages are cheaper to open and to close. */
+  const size_t boundary = bytes < large_page ? page : large_page;
+  const uintptr_t memory = round_up(uintptr_t(arena.next) + gap, boundary);
+  arena.next = reinterpret_cast<char *>(memory + bytes);
+  return reinterpret_cast<char *>(memory);
 }
 
 /* The words of canaries before (low to base) and after (end to high). */
@@ -83,7 +87,8 @@ const char *dead_canary(const Allocation &a) {
   return nullptr;
 }
 
-Allocation *track(Allocation::Kind kind, char *base, size_t bytes, char *low, char *high) {
+Allocation *track(Allocation::Kind kind, char *base, size_t bytes, char *low,
+                  char *high) {
   auto *a = new Allocation{kind, base, bytes, low, high, ++next_id, current_device(),
                            {true}, newest_allocation};
   newest_allocation = a;
@@ -115,14 +120,42 @@ void forget(Allocation *a) {
   }
 }
 
+/* Poisons whole pages. Those of large arrays are the same ones over and over, which become
+   memory of their own when written to. */
+bool poison_pages(char *begin, char *end) {
+  constexpr size_t piece = size_t(32) << 20;
+  static int file = -1;
+  if (size_t(end - begin) < 8 * piece) {
+    if (size_t(end - begin) >= large_page) madvise(begin, end - begin, MADV_HUGEPAGE);
+    memset(begin, poison, end - begin);
+    return true;
+  }
+  if (file < 0) {
+    file = memfd_create("cudaemul", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, piece)) return false;
+    void *memory = mmap(nullptr, piece, PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) return false;
+    memset(memory, poison, piece);
+    munmap(memory, piece);
+  }
+  for (; begin < end; begin += piece) {
+    const size_t size = size_t(end - begin) < piece ? size_t(end - begin) : piece;
+    if (mmap(begin, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) ==
+        MAP_FAILED)
+      return false;
+  }
+  return true;
+}
+
 Allocation *allocate(Allocation::Kind kind, size_t bytes) {
   const size_t rounded = round_up(bytes, alignment), span = round_up(rounded, page);
   char *low = reserve(span);
-  if (!low || mprotect(low, span, PROT_READ | PROT_WRITE)) return nullptr;
+  if (!low || mprotect(low, span, PROT_READ | PROT_WRITE) ||
+      !poison_pages(low, low + span))
+    return nullptr;
   char *base = settings().guard_before ? low : low + span - rounded;
   Allocation *a = track(kind, base, bytes, low, low + span);
   plant_canaries(*a);
-  memset(base, poison, end_of_words(*a) - base);
   if (kind == Allocation::device_memory) mprotect(low, span, PROT_NONE);
   return a;
 }
@@ -139,47 +172,58 @@ Allocation *starting_at(const void *pointer) {
   return i == live.end() ? nullptr : i->second;
 }
 
-/* Of which device memory is open: none (-2), all (-1). */
-int opened = -2;
+/* Of which device memory may be opened: none (-2), all (-1). */
+int opening = -2;
+std::vector<Allocation *> &opened = *new std::vector<Allocation *>;
 
-void protect(int device, int rights) {
-  for (auto &i : live) {
-    Allocation *a = i.second;
-    if (a->kind == Allocation::device_memory && (device < 0 || device == a->device))
-      mprotect(a->low, a->high - a->low, rights);
-  }
+void close_memory() {
+  for (Allocation *a : opened) mprotect(a->low, a->high - a->low, PROT_NONE);
+  opened.clear();
+}
+
+void check(const Allocation &a, const std::string &by) {
+  const char *at = dead_canary(a);
+  if (!at) return;
+  const bool before = at < a.base;
+  fault("invalid write (found later), %td bytes %s %s, by %s",
+        before ? a.base - at : at - (a.base + a.bytes),
+        before ? "before" : "after the end of", a.describe().c_str(), by.c_str());
 }
 
 }  // namespace
 
 OpenMemory::OpenMemory() {
-  /* Whatever happened to pinned memory by now was not work. */
-  open_memory(-1);
-  check_canaries("by the host");
+  install_handler();
+  opening = -1;
 }
 
 OpenMemory::~OpenMemory() { open_memory(-2); }
 
 void open_memory(int device) {
-  if (device >= 0 && settings().devices == 1) device = -1;
-  if (device == opened) return;
-  if (opened != -2) protect(opened, PROT_NONE);
-  opened = device;
-  if (opened != -2) protect(opened, PROT_READ | PROT_WRITE);
+  if (device == opening) return;
+  close_memory();
+  opening = device;
 }
 
-void check_canaries(const std::string &by) {
-  for (auto &i : live) {
-    const Allocation &a = *i.second;
-    if (a.kind == Allocation::registered) continue;
-    if (a.kind == Allocation::device_memory && opened != -1 && opened != a.device) continue;
-    if (const char *at = dead_canary(a)) {
-      const bool before = at < a.base;
-      fault("out of bounds: write %zu bytes %s %s, %s",
-            size_t(before ? a.base - at : at - (a.base + a.bytes)),
-            before ? "before" : "after the end of", a.describe().c_str(), by.c_str());
-    }
-  }
+bool open_at(const void *address) {
+  const char *p = static_cast<const char *>(address);
+  /* The address may be less than a page before what the caller has. */
+  auto i = live.upper_bound(p + page);
+  if (i == live.begin()) return false;
+  Allocation *a = std::prev(i)->second;
+  if (a->kind != Allocation::device_memory || p < a->low || p >= a->high) return false;
+  if (opening != -1 && opening != a->device) return false;
+  opened.push_back(a);
+  return !mprotect(a->low, a->high - a->low, PROT_READ | PROT_WRITE);
+}
+
+void check_opened(const std::string &by) {
+  for (Allocation *a : opened) check(*a, by);
+}
+
+void check_pinned() {
+  for (auto &i : live)
+    if (i.second->kind == Allocation::pinned) check(*i.second, "the host or a kernel");
 }
 
 bool in_arena(const void *pointer) {
@@ -222,13 +266,6 @@ std::string why_invalid(const void *pointer, size_t bytes) {
   return text + nearest->describe();
 }
 
-std::string Allocation::describe() const {
-  char text[128];
-  snprintf(text, sizeof(text), "allocation %d (%zu bytes of %s%s)", id, bytes,
-           kind_name(kind), live ? "" : ", freed");
-  return text;
-}
-
 void list_leaks() {
   for (auto &i : live)
     fprintf(stderr, "%sleaked: %s\n", prefix, i.second->describe().c_str());
@@ -260,9 +297,7 @@ static cudaError_t free_memory(void *pointer, Allocation::Kind kind, const char 
     return refuse(cudaErrorInvalidValue, "%s: %s", name, why_invalid(pointer, 0).c_str());
   /* As the real ones do: queued work may use it. */
   finish_all();
-  {
-    OpenMemory open;  // for a last look at the canaries
-  }
+  if (kind == Allocation::pinned) check(*a, "the host or a kernel");
   release(a);
   return cudaSuccess;
 }
@@ -296,7 +331,7 @@ extern "C" cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
 extern "C" cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int) {
   ENTER();
   if (!pointer || !bytes)
-    return refuse(cudaErrorInvalidValue, "cudaHostRegister: %p, %zu bytes", pointer, bytes);
+    return refuse(cudaErrorInvalidValue, "cudaHostRegister: %zu bytes", bytes);
   if (locate(pointer, bytes) != Where::pageable)
     return refuse(cudaErrorHostMemoryAlreadyRegistered, "cudaHostRegister: %s",
                   why_invalid(pointer, bytes).c_str());
@@ -319,7 +354,7 @@ extern "C" cudaError_t cudaHostGetDevicePointer(void **device, void *host,
                                                 unsigned int flags) {
   ENTER();
   if (!device || flags || locate(host, 1) != Where::pinned)
-    return refuse(cudaErrorInvalidValue, "cudaHostGetDevicePointer: not pinned: %p", host);
+    return refuse(cudaErrorInvalidValue, "cudaHostGetDevicePointer: %p", host);
   *device = host;
   return cudaSuccess;
 }

@@ -78,8 +78,7 @@ void run_first(CUstream_st *stream) {
     current = {first.what, first.name.c_str()};
     open_memory(first.what == Running::host_function ? -2 : first.device);
     first.run();
-    open_memory(-1);
-    check_canaries("by " + current.describe());
+    check_opened(current.describe());
     current = {Running::nothing, nullptr};
   }
   if (sticky() != cudaSuccess) return drop_work();
@@ -106,23 +105,24 @@ void run_needed(const Point &point) {
   }
 }
 
+/* Mostly from the same stream as the last time, so that it may get far ahead. */
 void run_any() {
+  static CUstream_st *favourite = nullptr;
   Point obstacle;
-  CUstream_st *stream;
-  do {
-    stream = busy[draw(busy.size())];
-  } while (blocked(stream, &obstacle));
-  run_first(stream);
+  if (!favourite || favourite->queue.empty() || blocked(favourite, &obstacle) || !draw(4))
+    do {
+      favourite = busy[draw(busy.size())];
+    } while (blocked(favourite, &obstacle));
+  run_first(favourite);
 }
 
 /* The streams whose last work is the youngest come first: often it is what should have
    waited. */
 void finish_where(bool all) {
-  const int device = current_device();
   while (true) {
     Point latest;
     for (CUstream_st *stream : busy)
-      if ((all || stream->device == device) &&
+      if ((all || stream->device == current_device()) &&
           stream->queue.back().sequence > latest.sequence)
         latest = {stream, stream->queue.back().sequence};
     if (!latest.stream) return;
@@ -177,22 +177,33 @@ void synchronize(CUstream_st *stream) {
 void finish_device() { finish_where(false); }
 void finish_all() { finish_where(true); }
 
+/* More or less often, depending on the seed. */
 void run_some() {
-  if (busy.empty() || draw(2)) return;
+  static const uint64_t rarity = 1 + draw(6);
+  if (busy.empty() || draw(1 << rarity)) return;
   OpenMemory open;
   for (uint64_t count = 1 + draw(4); count-- && !busy.empty();) run_any();
 }
 
-/* What kernels read is known in part only, what host functions read not at all. */
-bool may_be_read(const void *pointer, size_t bytes) {
-  const char *p = static_cast<const char *>(pointer);
+/* Of host functions nobody knows what they read. */
+void after_readers(const char *pointer, size_t bytes, std::function<void()> action) {
+  auto left = std::make_shared<size_t>(1);
+  auto step = [=] {
+    if (!--*left) action();
+  };
   for (CUstream_st *stream : busy)
-    for (const Operation &i : stream->queue) {
-      if (i.what == Running::host_function) return true;
+    for (Operation &i : stream->queue) {
+      bool reads = i.what == Running::host_function;
       for (auto &range : i.reads)
-        if (range.begin < p + bytes && p < range.begin + range.bytes) return true;
+        reads |= range.begin < pointer + bytes && pointer < range.begin + range.bytes;
+      if (!reads) continue;
+      ++*left;
+      i.run = [run = std::move(i.run), step] {
+        run();
+        step();
+      };
     }
-  return false;
+  step();
 }
 
 void drop_work() {
