@@ -34,7 +34,12 @@ constexpr uint32_t canary = 0xFFFFC5A3;
 struct Arena {
   char *begin, *end, *next;
 };
-std::vector<Arena> &arenas = *new std::vector<Arena>;
+/* Reserved, as the handler may read it at any time. */
+std::vector<Arena> &arenas = []() -> std::vector<Arena> & {
+  auto *all = new std::vector<Arena>;
+  all->reserve(size_t(1) << 10);
+  return *all;
+}();
 /* By address; those that are live. */
 std::map<const char *, Allocation *> &live = *new std::map<const char *, Allocation *>;
 size_t live_bytes[64];
@@ -120,8 +125,8 @@ void forget(Allocation *a) {
   }
 }
 
-/* Poisons whole pages. Those of large arrays are the same ones over and over, which become
-   memory of their own when written to. */
+/* Poisons whole pages. Those of large arrays are the same ones over and over, which
+   become memory of their own when written to. */
 bool poison_pages(char *begin, char *end) {
   constexpr size_t piece = size_t(32) << 20;
   static int file = -1;
@@ -147,24 +152,25 @@ bool poison_pages(char *begin, char *end) {
   return true;
 }
 
+/* Gives the pages back, and keeps anyone from the addresses. */
+void fence(char *low, size_t span) {
+  mmap(low, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
+}
+
 Allocation *allocate(Allocation::Kind kind, size_t bytes) {
   const size_t rounded = round_up(bytes, alignment), span = round_up(rounded, page);
   char *low = reserve(span);
-  if (!low || mprotect(low, span, PROT_READ | PROT_WRITE) ||
-      !poison_pages(low, low + span))
+  if (!low) return nullptr;
+  if (mprotect(low, span, PROT_READ | PROT_WRITE) || !poison_pages(low, low + span)) {
+    fence(low, span);
     return nullptr;
+  }
   char *base = settings().guard_before ? low : low + span - rounded;
   Allocation *a = track(kind, base, bytes, low, low + span);
   plant_canaries(*a);
   if (kind == Allocation::device_memory) mprotect(low, span, PROT_NONE);
   return a;
-}
-
-/* Gives the pages back, and keeps anyone from the addresses. */
-void release(Allocation *a) {
-  forget(a);
-  mmap(a->low, a->high - a->low, PROT_NONE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 Allocation *starting_at(const void *pointer) {
@@ -298,7 +304,8 @@ static cudaError_t free_memory(void *pointer, Allocation::Kind kind, const char 
   /* As the real ones do: queued work may use it. */
   finish_all();
   if (kind == Allocation::pinned) check(*a, "the host or a kernel");
-  release(a);
+  forget(a);
+  fence(a->low, a->high - a->low);
   return cudaSuccess;
 }
 
@@ -312,20 +319,26 @@ extern "C" cudaError_t cudaFreeHost(void *pointer) {
   return free_memory(pointer, Allocation::pinned, __func__);
 }
 
-extern "C" cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
-  ENTER();
+static cudaError_t pin(void **pointer, size_t bytes, unsigned int flags,
+                       const char *name) {
   if (!pointer || flags > 7)
-    return refuse(cudaErrorInvalidValue, "cudaHostAlloc: pointer or flags");
+    return refuse(cudaErrorInvalidValue, "%s: pointer or flags", name);
   *pointer = nullptr;
   if (!bytes) return cudaSuccess;
   Allocation *a = allocate(Allocation::pinned, bytes);
-  if (!a) return refuse(cudaErrorMemoryAllocation, "cudaHostAlloc: %zu bytes", bytes);
+  if (!a) return refuse(cudaErrorMemoryAllocation, "%s: %zu bytes", name, bytes);
   *pointer = a->base;
   return cudaSuccess;
 }
 
+extern "C" cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned int flags) {
+  ENTER();
+  return pin(pointer, bytes, flags, __func__);
+}
+
 extern "C" cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
-  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+  ENTER();
+  return pin(pointer, bytes, cudaHostAllocDefault, __func__);
 }
 
 extern "C" cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned int) {

@@ -38,16 +38,10 @@ std::unordered_set<CUevent_st *> &events = *new std::unordered_set<CUevent_st *>
 /* Those with work, by age of the last time that they had none. */
 std::vector<CUstream_st *> &busy = *new std::vector<CUstream_st *>;
 
-CUstream_st *new_stream(bool legacy, bool blocking) {
-  return new CUstream_st{current_device(), legacy, blocking, {}};
-}
-
 CUstream_st *legacy_stream(int device) {
   static std::vector<CUstream_st *> &all = *new std::vector<CUstream_st *>;
-  while (all.size() <= size_t(device)) {
-    all.push_back(new_stream(true, false));
-    all.back()->device = int(all.size()) - 1;
-  }
+  while (all.size() <= size_t(device))
+    all.push_back(new CUstream_st{int(all.size()), true, false, {}});
   return all[device];
 }
 
@@ -235,7 +229,8 @@ using namespace emul;
 static cudaError_t create_stream(cudaStream_t *stream, unsigned int flags) {
   if (!stream || flags > cudaStreamNonBlocking)
     return refuse(cudaErrorInvalidValue, "creation of a stream: flags are %u", flags);
-  *stream = new_stream(false, !(flags & cudaStreamNonBlocking));
+  *stream = new CUstream_st{current_device(), false, !(flags & cudaStreamNonBlocking),
+                            {}};
   streams.insert(*stream);
   counters.live_streams++;
   return cudaSuccess;
@@ -333,8 +328,7 @@ extern "C" cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t func
   return cudaSuccess;
 }
 
-extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
-  ENTER();
+static cudaError_t create_event(cudaEvent_t *event, unsigned int flags) {
   if (!event || flags > 7)
     return refuse(cudaErrorInvalidValue, "creation of an event: flags are %u", flags);
   *event = new CUevent_st{!(flags & cudaEventDisableTiming), {}, nullptr};
@@ -344,7 +338,13 @@ extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int
 }
 
 extern "C" cudaError_t cudaEventCreate(cudaEvent_t *event) {
-  return cudaEventCreateWithFlags(event, cudaEventDefault);
+  ENTER();
+  return create_event(event, cudaEventDefault);
+}
+
+extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
+  ENTER();
+  return create_event(event, flags);
 }
 
 extern "C" cudaError_t cudaEventDestroy(cudaEvent_t event) {

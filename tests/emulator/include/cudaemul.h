@@ -73,7 +73,8 @@ inline cudaError_t cudaMalloc(T **pointer, std::size_t bytes) {
 }
 template <typename T>
 inline cudaError_t cudaMallocHost(T **pointer, std::size_t bytes, unsigned flags = 0) {
-  return cudaHostAlloc(reinterpret_cast<void **>(pointer), bytes, flags);
+  void **const generic = reinterpret_cast<void **>(pointer);
+  return flags ? cudaHostAlloc(generic, bytes, flags) : cudaMallocHost(generic, bytes);
 }
 template <typename T>
 inline cudaError_t cudaHostAlloc(T **pointer, std::size_t bytes, unsigned flags) {
