@@ -591,6 +591,15 @@ static void intrinsics()
   one.gridDim = one.blockDim = dim3();
   OK(cudaLaunchKernelEx(&one, mathematics, d, 1.0, 4.f, short(3), 4u));
   OK(cudaMemcpy(h, d, sizeof(h), cudaMemcpyDefault));
+  CHECK(fabs(h[2] - 1.5) < 1e-5);
+  float x = 1;
+  double y = 4;
+  int i = 3;
+  unsigned int u = 4;
+  void *arguments[] = {&d, &x, &y, &i, &u};
+  OK(cudaMemset(d, 0, sizeof(h)));
+  OK(cudaLaunchKernel(mathematics, dim3(1), dim3(1), arguments, 0, nullptr));
+  OK(cudaMemcpy(h, d, sizeof(h), cudaMemcpyDefault));
   CHECK(fabs(h[0] - (exp(1.) + sin(1.) + cos(1.) + 1)) < 1e-5);
   CHECK(fabs(h[1] - 14) < 1e-5 && fabs(h[2] - 1.5) < 1e-5 && fabs(h[3] - 7) < 1e-5);
 }

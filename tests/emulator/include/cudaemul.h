@@ -66,6 +66,26 @@ inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config,
   }(std::forward<Args>(args)...);
 }
 
+namespace cudaemul {
+template <typename... Params, std::size_t... I>
+cudaError_t launch_packed(const cudaLaunchConfig_t *config, void (*kernel)(Params...),
+                          void **args, std::index_sequence<I...>) {
+  (void)args;
+  return cudaLaunchKernelEx(
+      config, kernel, *static_cast<typename std::remove_cv<Params>::type *>(args[I])...);
+}
+}  // namespace cudaemul
+
+/* Not for kernels cast to const void *, whose parameters nobody knows. */
+template <typename... Params>
+inline cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block,
+                                    void **args, std::size_t shared = 0,
+                                    cudaStream_t stream = 0) {
+  cudaLaunchConfig_t config = {grid, block, shared, stream, nullptr, 0};
+  return cudaemul::launch_packed(&config, kernel, args,
+                                 std::index_sequence_for<Params...>());
+}
+
 /* Casts that C does without. */
 template <typename T>
 inline cudaError_t cudaMalloc(T **pointer, std::size_t bytes) {

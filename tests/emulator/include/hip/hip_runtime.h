@@ -86,6 +86,8 @@
 #define hipEventElapsedTime cudaEventElapsedTime
 #define hipEventDestroy cudaEventDestroy
 
+#define hipLaunchKernel cudaLaunchKernel
+
 #ifdef __cplusplus
 template <typename T>
 inline hipError_t hipHostMalloc(T **pointer, std::size_t bytes, unsigned int flags = 0) {
