@@ -2,17 +2,17 @@
 Programs that run on a CPU and, emulated, with CUDA; the results are to be the same.
 
     python tests/cuda_programs.py NAME [MODE]     compare
+    python tests/cuda_programs.py all [MODE]      compare all, one after the other
     python tests/cuda_programs.py --list
 
-Each takes the keyword arguments for its Operators, which choose where they run, and yields
-results. So that a source can be had without running it, `Operator` notes what it builds.
+Each takes what makes its Operators, which chooses where they run, and yields results.
 """
+import os
 import sys
 
 import numpy as np
 from devito import (
     Abs,
-    Border,
     Buffer,
     ConditionalDimension,
     Constant,
@@ -25,6 +25,7 @@ from devito import (
     Lt,
     Max,
     Min,
+    PrecomputedSparseTimeFunction,
     SparseFunction,
     SparseTimeFunction,
     SubDomain,
@@ -39,15 +40,12 @@ from devito import (
     sin,
     solve,
     sqrt,
-    sum as dsum,
 )
 from devito import Operator as DevitoOperator
 from devito.types import Symbol
 from devito.types.equation import ReduceMax, ReduceMin, ReduceMinMax
 
 import devitocomp_plugin  # noqa: F401
-
-del Border, Buffer, dsum
 
 PROGRAMS = {}
 DEVICE = {'platform': 'nvidiaX', 'language': 'cuda', 'compiler': 'cuda'}
@@ -56,11 +54,26 @@ HOST = {'language': 'C'}
 
 class Operators:
 
-    """Makes a program's Operators, and keeps them."""
+    """
+    Makes a program's Operators, and keeps them.
 
-    def __init__(self, target, mode='advanced'):
+    Parameters
+    ----------
+    target : dict
+        Where they run.
+    mode : str, optional
+        Devito's optimization mode.
+    name : str, optional
+        What the names of the Operators begin with.
+    run : bool, optional
+        False to build them only.
+    """
+
+    def __init__(self, target, mode='advanced', name='Kernel', run=True):
         self.target = target
         self.mode = mode
+        self.name = name
+        self.run = run
         self.made = []
 
     @property
@@ -68,10 +81,18 @@ class Operators:
         return 'platform' in self.target
 
     def __call__(self, eqs, mode=None, **options):
-        mode = mode or self.mode
-        op = DevitoOperator(eqs, opt=(mode, options), **self.target)
+        op = DevitoOperator(eqs, name=f'{self.name}{len(self.made)}',
+                            opt=(mode or self.mode, options), **self.target)
         self.made.append(op)
-        return op
+        return op if self.run else Idle()
+
+
+class Idle:
+
+    """In place of an Operator that is not to run."""
+
+    def apply(self, **kwargs):
+        pass
 
 
 def program(function):
@@ -232,13 +253,8 @@ def minmax(operator):
     i = Dimension('i')
     n = Function(name='n', dimensions=(i,), shape=(2,), dtype=np.float32)
     for reduce in (ReduceMin, ReduceMax, ReduceMinMax):
-        s = n[0]
-        operator([Eq(s, f, reduce=reduce) if False else _reduce(s, f, reduce)]).apply()
+        operator([reduce(n[0], f)]).apply()
         yield n.data.copy()
-
-
-def _reduce(s, f, cls):
-    return cls(s, f)
 
 
 @program
@@ -283,7 +299,7 @@ def temporaries(operator):
     u.data[:] = np.random.default_rng(1).random(u.shape)
     theta = Function(name='theta', grid=grid, space_order=4)
     theta.data[:] = np.random.default_rng(2).random(theta.shape)
-    a = (cos(theta)*u.dx + sin(theta)*u.dz) if hasattr(u, 'dz') else u.dx
+    a = cos(theta)*u.dx + sin(theta)*u.dz
     e = (a*cos(theta)).dx + (a*sin(theta)).dz
     operator([Eq(u.forward, u + 1e-4*e)]).apply(time_M=3)
     yield u.data
@@ -305,7 +321,8 @@ def elastic(operator):
     tau = TensorTimeFunction(name='tau', grid=grid, space_order=4)
     for n, i in enumerate([*v, tau[0, 0], tau[1, 1], tau[0, 1]]):
         i.data[:] = np.random.default_rng(n).random(i.shape)
-    stress = diag(div(v.forward)) + grad(v.forward) + grad(v.forward).transpose(inner=False)
+    strain = grad(v.forward) + grad(v.forward).transpose(inner=False)
+    stress = diag(div(v.forward)) + strain
     operator([Eq(v.forward, v + 1e-3*div(tau)),
               Eq(tau.forward, tau + 1e-3*stress)]).apply(time_M=5)
     yield from (i.data for i in (*v, tau[0, 0], tau[1, 1], tau[0, 1]))
@@ -317,8 +334,8 @@ def staggered(operator):
     x, y = grid.dimensions
     p = fill(TimeFunction(name='p', grid=grid, space_order=4))
     vx = TimeFunction(name='vx', grid=grid, space_order=4, staggered=x)
-    operator([Eq(vx.forward, vx + 1e-3*p.dx), Eq(p.forward, p + 1e-3*vx.forward.dx)]).apply(
-        time_M=4)
+    operator([Eq(vx.forward, vx + 1e-3*p.dx),
+              Eq(p.forward, p + 1e-3*vx.forward.dx)]).apply(time_M=4)
     yield from (p.data, vx.data)
 
 
@@ -393,7 +410,6 @@ def unstable(operator):
 
 @program
 def long_indices(operator):
-    operator.options = {'index-mode': 'int64'}
     grid = Grid((9, 10))
     u = fill(TimeFunction(name='u', grid=grid, space_order=2))
     op = operator([Eq(u.forward, u + u.dx)], **{'index-mode': 'int64'})
@@ -432,7 +448,8 @@ def buffered(operator, mode, **options):
     operator([Eq(u.forward, u + 1), Eq(usave, u.forward)], **kw).apply(time_M=10)
     v = TimeFunction(name='v', grid=grid)
     g = Function(name='g', grid=grid)
-    operator([Eq(v.backward, v + usave), Inc(g, usave*v)], **kw).apply(time_M=10, time_m=1)
+    operator([Eq(v.backward, v + usave), Inc(g, usave*v)],
+             **kw).apply(time_M=10, time_m=1)
     yield from (u.data, usave.data, v.data, g.data)
 
 
@@ -454,6 +471,53 @@ def tasking_deep(operator):
 
 
 @program
+def ring(operator):
+    # As many time steps as asked for, no more than needed
+    grid = Grid((9, 10))
+    u = fill(TimeFunction(name='u', grid=grid, save=Buffer(2)))
+    operator([Eq(u.forward, u + 1)]).apply(time_M=5)
+    yield u.data
+
+
+@program
+def subsampled_space(operator):
+    grid = Grid((12, 14))
+    x, y = grid.dimensions
+    cx = ConditionalDimension('cx', parent=x, factor=2)
+    cy = ConditionalDimension('cy', parent=y, factor=3)
+    f = fill(Function(name='f', grid=grid))
+    g = Function(name='g', dimensions=(cx, cy), shape=(6, 5))
+    operator([Eq(g, f)]).apply()
+    yield g.data
+
+
+@program
+def precomputed(operator):
+    grid = Grid((12, 14))
+    s = PrecomputedSparseTimeFunction(
+        name='s', grid=grid, r=2, npoint=3, nt=6,
+        gridpoints=np.array([[1, 2], [5, 6], [7, 1]]),
+        interpolation_coeffs=np.arange(12).reshape(3, 2, 2))
+    s.data[:] = 1
+    u = fill(TimeFunction(name='u', grid=grid))
+    operator([Eq(u.forward, u), s.inject(u.forward, expr=s)]).apply(time_M=4)
+    operator([s.interpolate(u)]).apply(time_M=4)
+    yield from (u.data, s.data)
+
+
+@program
+def four_dimensions(operator):
+    # More parallel loops than a grid has axes
+    grid = Grid((5, 6, 7))
+    u = TimeFunction(name='u', grid=grid, save=8)
+    operator([Eq(u, 3)]).apply()
+    i = Dimension('i')
+    n = Function(name='n', dimensions=(i,), shape=(1,))
+    operator([Inc(n[0], u)]).apply()
+    yield from (u.data, n.data)
+
+
+@program
 def functions_of_minmax(operator):
     grid = Grid((9, 10))
     f = fill(Function(name='f', grid=grid))
@@ -462,17 +526,22 @@ def functions_of_minmax(operator):
     yield g.data
 
 
+def sources(name, mode='advanced', target=DEVICE):
+    """The generated sources of a program."""
+    operator = Operators(target, mode, name=name, run=False)
+    for _ in PROGRAMS[name](operator):
+        pass
+    return operator.made
+
+
 def results(name, target, mode):
-    operator = Operators(target, mode)
-    found = [np.array(i, copy=True) for i in PROGRAMS[name](operator)]
-    return found, operator.made
+    return [np.array(i, copy=True) for i in PROGRAMS[name](Operators(target, mode))]
 
 
 def compare(name, mode):
     """Run a program on both, and raise unless the results are the same."""
-    configuration['safe-math'] = True
-    expected, _ = results(name, HOST, 'advanced')
-    found, _ = results(name, DEVICE, mode)
+    expected = results(name, HOST, 'advanced')
+    found = results(name, DEVICE, mode)
     assert len(found) == len(expected)
     for i, j in zip(found, expected, strict=True):
         assert np.any(j != 0), 'all zero'
@@ -481,8 +550,15 @@ def compare(name, mode):
 
 
 if __name__ == '__main__':
+    # Both round alike then
+    configuration['safe-math'] = True
+    where = 'emulated' if os.environ.get('DEVITOCOMP_EMULATE') == '1' else 'on a device'
     if sys.argv[1:] == ['--list']:
         print(*PROGRAMS)
+    elif sys.argv[1] == 'all':
+        for i in PROGRAMS:
+            compare(i, (sys.argv + ['advanced'])[2])
+            print(f'{i}: same ({where})')
     else:
         compare(sys.argv[1], (sys.argv + ['advanced'])[2])
-        print('same (emulated)')
+        print(f'same ({where})')

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 from pathlib import Path
 
 from devito import configuration
@@ -56,8 +55,8 @@ class DeviceCompiler(Compiler):
         root = os.environ.get('DEVITOCOMP_EMULATOR')
         if not root or not Path(root, 'include', 'cuda_runtime.h').is_file():
             raise InstallationError(
-                f'DEVITOCOMP_EMULATE=1 needs DEVITOCOMP_EMULATOR to be where the emulator '
-                f'of tests/emulator was built, not {root!r}'
+                f'DEVITOCOMP_EMULATE=1 needs DEVITOCOMP_EMULATOR to be where tests/emulator '
+                f'was built, not {root!r}'
             )
         self.linker_opt = '-Wl,'
         self.cflags = ['-O2', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused',
@@ -97,8 +96,9 @@ class NvccCompiler(DeviceCompiler, CudaCompiler):
         if arch or get_nvidia_cc() is None:
             self.cflags = [i for i in self.cflags if not i.startswith('-arch')]
             self.cflags.append(f'-arch={arch or "sm_80"}')
-        # Unused functions of the runtime
-        self.cflags.extend(['--diag-suppress', '177'])
+        # Unused functions of the runtime; C++ has some of <cmath>, with arguments of mixed
+        # types, as constexpr functions only
+        self.cflags.extend(['--diag-suppress', '177', '--expt-relaxed-constexpr'])
 
 
 class HipccCompiler(DeviceCompiler, HipCompiler):
@@ -141,8 +141,3 @@ def adapt_compiler(compiler, platform, language):
         new.cflags += os.environ.get('CFLAGS', '').split()
         new.ldflags += os.environ.get('LDFLAGS', '').split()
     return new
-
-
-def find_nvcc():
-    """The path of nvcc, or None."""
-    return shutil.which('nvcc')

@@ -38,9 +38,9 @@ def lives_on_host(f, gpu_fit):
 
 def find_serial_code(iet, gpu_fit):
     """
-    The largest parts of the host code that compute values on the device, one after the
-    other: loops without parallelism, and equations without loops. One thread of the device
-    has to do it.
+    The largest parts of the host code that compute values on the device one after the
+    other: loops without parallelism, and equations without loops. It takes one thread of
+    the device.
     """
     found = []
 

@@ -13,7 +13,7 @@ from devito.core.gpu import (
 from devito.core.operator import ParTile
 from devito.exceptions import ExecutionError, InvalidOperator
 from devito.operator.registry import operator_registry
-from devito.passes.iet import linearize
+from devito.passes.iet import check_stability, linearize
 from devito.passes.iet.languages.targets import Target
 from devito.symbolics import retrieve_functions
 from devito.tools import as_tuple, is_integer
@@ -36,6 +36,9 @@ SUPPORTED = {np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int
 
 DEFAULT_BLOCK = (32, 4, 2)
 """Threads along x, y, z."""
+
+on_device = {}
+"""The arrays, by address, that `devicerm=0` has left on the device."""
 
 
 class DeviceTarget(Target):
@@ -114,6 +117,22 @@ class DeviceOperatorMixin:
         op._headers.add(('DEVITOCOMP_DEVICE_KEY', f'"{op._compiler.key}"'))
         return op
 
+    def _autotune(self, args, setup):
+        # Block shapes are those that the Operator was built with
+        return args
+
+    def _postprocess_arguments(self, args, **kwargs):
+        super()._postprocess_arguments(args, **kwargs)
+        keep = not args.get('devicerm', 1)
+        for p in self.parameters:
+            if p.is_DiscreteFunction:
+                array = args[p.name]._obj.underlying_array
+                # The runtime knows arrays by their address: no other may come to be there
+                if keep:
+                    on_device[array.ctypes.data] = array
+                else:
+                    on_device.pop(array.ctypes.data, None)
+
     def _postprocess_errors(self, retval, comm=None):
         if retval < DEVICE_ERROR:
             return super()._postprocess_errors(retval, comm)
@@ -141,7 +160,11 @@ class DeviceNoopCudaOperator(DeviceOperatorMixin, DeviceNoopOperator):
 
     @classmethod
     def _specialize_iet(cls, graph, **kwargs):
-        graph = super()._specialize_iet(graph, **kwargs)
+        parizer = cls._Target.Parizer(**kwargs)
+        parizer.make_parallel(graph)
+        parizer.initialize(graph)
+        check_stability(graph, **kwargs)
+        cls._Target.DataManager(**kwargs).process(graph)
         linearize(graph, **kwargs)
         return graph
 

@@ -135,33 +135,28 @@ static bool devitocomp_tick(devitocomp_device *device, devitocomp_event *event)
 }
 
 /*
- * Measures, while in scope, by events on the stream: the host waits for none but old ones,
- * so that it stays ahead of the device.
+ * Measures by events on the stream. The host waits for old ones only, so that it stays ahead
+ * of the device.
  */
 struct devitocomp_timer {
     devitocomp_device *device;
     devitocomp_section section;
     bool begun;
 
-    devitocomp_timer(devitocomp_device *device, double *seconds) : device(device)
+    explicit devitocomp_timer(devitocomp_device *device) : device(device), section()
     {
-        section.seconds = seconds;
         begun = devitocomp_tick(device, &section.begin);
     }
 
-    ~devitocomp_timer()
+    void stop(double *seconds)
     {
-        if (!begun)
-            return;
-        if (devitocomp_tick(device, &section.end))
+        section.seconds = seconds;
+        if (begun && devitocomp_tick(device, &section.end))
             device->sections.push_back(section);
-        else
+        else if (begun)
             device->idle.push_back(section.begin);
         devitocomp_add_sections(device, 64);
     }
-
-    devitocomp_timer(const devitocomp_timer &) = delete;
-    devitocomp_timer &operator=(const devitocomp_timer &) = delete;
 };
 
 /* ---- In kernels: the loops of a thread ---- */
