@@ -79,6 +79,8 @@ class Result:
         The most bytes of memory that the process ever had.
     raw, stored : int
         Bytes of all snapshots, uncompressed and as they are kept.
+    late_ratio : float
+        Their ratio over the last third of the snapshots, when waves are everywhere.
     compress_s, decompress_s : float
         Seconds spent on compression, of all of the above.
     provider, error_kind, error_bound : str or float, optional
@@ -97,6 +99,7 @@ class Result:
     gradient: np.ndarray | None = None
     raw: int = 0
     stored: int = 0
+    late_ratio: float = 1.
     compress_s: float = 0.
     decompress_s: float = 0.
     provider: str | None = None
@@ -221,6 +224,8 @@ def run_case(case, options, observed=None, runs=1, prepare=None):
 def account(result, report):
     """Take over what a CompressionReport says."""
     result.raw, result.stored = report.raw_bytes, report.stored_bytes
+    late = report.per_snapshot[-(report.snapshots // 3 or 1):]
+    result.late_ratio = sum(i.raw_bytes for i in late)/sum(i.stored_bytes for i in late)
     result.compress_s = report.compress_seconds
     result.decompress_s = report.decompress_seconds
     result.provider = report.provider
@@ -348,8 +353,8 @@ def tabulate(cases, results):
     base = median(i.peak for i in results[0])
     dense = results[1][0].gradient
     print(f"{'case':<22} {'forward':>8} {'gradient':>8} {'total':>8} "
-          f"{'peak':>8} {'stored':>8} {'ratio':>7} {'rel. L2':>10}\n"
-          f"{'':<22} {'s':>8} {'s':>8} {'s':>8} {'MB':>8} {'MB':>8} {'':>7} "
+          f"{'peak':>8} {'stored':>8} {'ratio':>7} {'late':>7} {'rel. L2':>10}\n"
+          f"{'':<22} {'s':>8} {'s':>8} {'s':>8} {'MB':>8} {'MB':>8} {'':>7} {'ratio':>7} "
           f"{'difference':>10}")
     for case, rs in zip(cases, results, strict=True):
         times = [median(getattr(i, name)[0] for i in rs)
@@ -358,9 +363,9 @@ def tabulate(cases, results):
         if case.saves:
             r, peak = rs[0], median(i.peak for i in rs) - base
             print(f"{peak/MB:8.1f} {r.stored/MB:8.1f} {r.raw/r.stored:7.2f} "
-                  f"{difference(r.gradient, dense):10.1e}")
+                  f"{r.late_ratio:7.2f} {difference(r.gradient, dense):10.1e}")
         else:
-            print(f"{'-':>8} {'-':>8} {'-':>7} {'-':>10}")
+            print(f"{'-':>8} {'-':>8} {'-':>7} {'-':>7} {'-':>10}")
 
 
 def difference(a, b):

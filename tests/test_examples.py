@@ -23,7 +23,7 @@ def run(name, *args, **env):
 def rows(out):
     """Stored bytes (MB), ratio, and difference of the gradient, of each case."""
     found = re.findall(r'^(dense|error [^ ]*, [a-z-]+) +(?:[\d.]+ +){3}[-\d.]+ +'
-                       r'([\d.]+) +([\d.]+) +([\d.e+-]+)$', out, re.MULTILINE)
+                       r'([\d.]+) +([\d.]+) +[\d.]+ +([\d.e+-]+)$', out, re.MULTILINE)
     return {name: tuple(map(float, values)) for name, *values in found}
 
 
