@@ -55,11 +55,11 @@ class DeviceCompiler(Compiler):
         root = os.environ.get('DEVITOCOMP_EMULATOR')
         if not root or not Path(root, 'include', 'cuda_runtime.h').is_file():
             raise InstallationError(
-                f'DEVITOCOMP_EMULATE=1 needs DEVITOCOMP_EMULATOR to be where tests/emulator '
-                f'was built, not {root!r}'
+                f'DEVITOCOMP_EMULATE=1 needs DEVITOCOMP_EMULATOR to be where '
+                f'tests/emulator was built, not {root!r}'
             )
         self.linker_opt = '-Wl,'
-        self.cflags = ['-O2', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused',
+        self.cflags = ['-O1', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused',
                        '-DDEVITOCOMP_EMULATE', '-x', 'c++']
         if not configuration['safe-math']:
             self.cflags.append('-ffast-math')
@@ -96,9 +96,10 @@ class NvccCompiler(DeviceCompiler, CudaCompiler):
         if arch or get_nvidia_cc() is None:
             self.cflags = [i for i in self.cflags if not i.startswith('-arch')]
             self.cflags.append(f'-arch={arch or "sm_80"}')
-        # Unused functions of the runtime; C++ has some of <cmath>, with arguments of mixed
-        # types, as constexpr functions only
-        self.cflags.extend(['--diag-suppress', '177', '--expt-relaxed-constexpr'])
+        # Unused functions of the runtime
+        self.cflags.extend(['--diag-suppress', '177'])
+        # What of <cmath> takes arguments of mixed types is constexpr, and for the host
+        self.cflags.append('--expt-relaxed-constexpr')
 
 
 class HipccCompiler(DeviceCompiler, HipCompiler):

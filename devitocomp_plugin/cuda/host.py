@@ -103,10 +103,10 @@ def check_host_code(iet, writes, gpu_fit):
         else:
             bad = next((f for f in functions if f in writes and not f.is_Array), None)
         if bad is not None:
-            host = next((f.name for f in e.functions if lives_on_host(f, gpu_fit)), None)
+            host = next((f.name for f in e.functions if lives_on_host(f, gpu_fit)), '')
             raise CompilationError(
-                f'`{e.expr}` would be computed on the host, where `{bad.name}` is not up to '
-                f'date, as kernels compute on the device'
+                f'`{e.expr}` would be computed on the host, where `{bad.name}` is not up '
+                f'to date, as kernels compute on the device'
                 + (f'; `{host}` is not on the device because of the option `gpu-fit`, so '
                    f"use 'buffering', 'tasking' or 'streaming'" if host else '')
             )

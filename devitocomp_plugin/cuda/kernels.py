@@ -63,9 +63,9 @@ def assign_axes(loops):
     """
     Which loops of a nest are over an axis of the grid.
 
-    The innermost dimension is contiguous in memory, so that it is along x. Not so in nests
-    of indirect accesses: the outermost loop is over the points of a sparse function there,
-    and inner ones over a few grid points around each.
+    The innermost dimension is contiguous in memory, so that it is along x. Not so in
+    nests of indirect accesses: the outermost loop is over the points of a sparse function
+    there, and inner ones over a few grid points around each.
     """
     if all(i.is_Affine for i in loops):
         loops = loops[::-1]
@@ -81,8 +81,8 @@ def make_grid_loop(loop, axis, nodes):
     indices = []
     for d in loop.uindices:
         if not d.is_Incr:
-            raise InvalidOperator(f'the index `{d}` of the parallel loop over `{loop.dim}` '
-                                  f'is not supported by this language; use openacc')
+            raise InvalidOperator(f'the index `{d}` of the parallel loop over '
+                                  f'`{loop.dim}` is not supported by this language')
         offset = (loop.dim - low)/step if step != 1 else loop.dim - low
         indices.append(DummyExpr(d, d.symbolic_min + (d.symbolic_incr - d)*offset,
                                  init=True))
@@ -113,7 +113,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         super().__init__(options=options, **kwargs)
         self.block_shapes = options['block-shapes']
         self.nkernels = 0
-        self.most = Macro('INT32_MAX' if options['index-mode'] == 'int32' else 'INT64_MAX')
+        self.most = Macro({'int32': 'INT32_MAX'}.get(options['index-mode'], 'INT64_MAX'))
 
     def _make_reductions(self, partree):
         # Those in kernels are lowered with the kernel
@@ -130,7 +130,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
     @iet_pass
     def make_kernels(self, iet, data_movs=None):
         """
-        Let kernels, and their launches, take the place of all that computes on the device.
+        Let kernels, and launches, take the place of all that computes on the device.
         """
         reads, writes = data_movs
         efuncs = []

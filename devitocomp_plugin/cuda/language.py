@@ -47,7 +47,8 @@ def find_part(f, imask):
             )
         begin += i[0]*prod(shape[n + 1:])
         sizes.append(i[1])
-    return tuple(as_long(i)*element_size(f) if i != 0 else 0 for i in (begin, prod(sizes)))
+    return tuple(as_long(i)*element_size(f) if i != 0 else 0
+                 for i in (begin, prod(sizes)))
 
 
 class DeviceBB(LangBB):

@@ -13,7 +13,7 @@ from devito.core.gpu import (
 from devito.core.operator import ParTile
 from devito.exceptions import ExecutionError, InvalidOperator
 from devito.operator.registry import operator_registry
-from devito.passes.iet import check_stability, linearize
+from devito.passes.iet import check_stability, linearize, mpiize
 from devito.passes.iet.languages.targets import Target
 from devito.symbolics import retrieve_functions
 from devito.tools import as_tuple, is_integer
@@ -89,14 +89,14 @@ class DeviceOperatorMixin:
         options.pop('openmp', None)
         shapes = read_block_shapes(options.pop('par-tile', False))
         if not options.setdefault('par-disabled', True):
-            raise InvalidOperator('`par-disabled=False`, parallel loops on the host, is not '
-                                  'supported by this language')
+            raise InvalidOperator('`par-disabled=False`, parallel loops on the host, is '
+                                  'not supported by this language')
         if not options.setdefault('linearize', True):
             raise InvalidOperator('`linearize=False` is not supported by this language: '
                                   'kernels get plain pointers')
         if options['mpi']:
-            raise InvalidOperator(f'MPI (`mpi={options["mpi"]}`) is not supported by this '
-                                  f'language for now; use openacc or a CPU')
+            raise InvalidOperator(f'MPI (`mpi={options["mpi"]}`) is not supported by '
+                                  f'this language for now; use openacc or a CPU')
         kwargs['compiler'] = adapt_compiler(kwargs['compiler'], kwargs['platform'],
                                             kwargs['language'])
         kwargs = super()._normalize_kwargs(**kwargs)
@@ -148,18 +148,19 @@ def check_function(f, e):
     """
     if isinstance(f.function, CompressedTimeFunction):
         raise NotImplementedError(
-            f'`{f.name}` is compressed, which Operators on devices do not support yet, in '
-            f"`{e}`. Use a CPU: language='C', 'openmp', 'CXX' or 'CXXopenmp'"
+            f'`{f.name}` is compressed, which Operators on devices do not support yet, '
+            f"in `{e}`. Use a CPU: language='C', 'openmp', 'CXX' or 'CXXopenmp'"
         )
     if f.dtype is not None and f.dtype not in SUPPORTED:
-        raise InvalidOperator(f'`{f.name}` is of a type that is not supported on devices: '
-                              f'{f.dtype}, in `{e}`')
+        raise InvalidOperator(f'`{f.name}` is of a type that is not supported on '
+                              f'devices: {f.dtype}, in `{e}`')
 
 
 class DeviceNoopCudaOperator(DeviceOperatorMixin, DeviceNoopOperator):
 
     @classmethod
     def _specialize_iet(cls, graph, **kwargs):
+        mpiize(graph, **kwargs)
         parizer = cls._Target.Parizer(**kwargs)
         parizer.make_parallel(graph)
         parizer.initialize(graph)

@@ -24,11 +24,12 @@ def operand(e):
 
 
 def check(e):
-    if e.operation not in ATOMICS or np.dtype(e.output.dtype).type not in identity_mapper:
+    dtype = np.dtype(e.output.dtype)
+    if e.operation not in ATOMICS or dtype.type not in identity_mapper:
         raise InvalidOperator(
-            f'the reduction `{e.expr}` of type {np.dtype(e.output.dtype)} is not supported '
-            f'on the device: sums, minima and maxima of int32, int64, float32 and float64 '
-            f'are'
+            f'the reduction `{e.expr}` of type {dtype} is not '
+            f'supported on the device: sums, minima and maxima of int32, int64, float32 '
+            f'and float64 are'
         )
 
 

@@ -14,5 +14,6 @@ MACROS = {
 def instrument(graph, **kwargs):
     """Have the sections of an Operator timed."""
     devito_instrument(graph, **kwargs)
-    graph.headers = [(i[0], MACROS[i[0]]) if isinstance(i, tuple) and i[0] in MACROS else i
+    graph.headers = [(i[0], MACROS[i[0]])
+                     if isinstance(i, tuple) and i[0] in MACROS else i
                      for i in graph.headers]
