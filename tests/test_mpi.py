@@ -13,6 +13,8 @@ pytestmark = pytest.mark.parallel
     pytest.param(2, 'full', names[2::5], id='2-full'),
     pytest.param(4, 'overlap', names[3::10], id='4-overlap'),
     pytest.param(4, 'diag', names[4::10], id='4-diag'),
+    # With eight, all three dimensions are decomposed
+    pytest.param(8, 'basic', ['never_written', 'gradient'], id='8-basic'),
 ])
 def test_semantics(ranks, mode, chosen):
     """The programs dealt out over Devito's MPI modes; decompositions are uneven."""
