@@ -56,6 +56,16 @@ def test_gradient_of_a_model(tmp_path):
         run('gradient.py', *args, '--shape', 50, 50)
 
 
+def test_readme():
+    """The example of the README says what it did."""
+    readme = (EXAMPLES.parent / 'README.md').read_text()
+    code = re.search(r'```python\n(.*?)```', readme, re.DOTALL).group(1)
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                          timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert '500 snapshots' in done.stdout
+
+
 def test_shots():
     """A worker that is killed in mid-shot costs time, and nothing else."""
     if not os.environ.get('CI'):
