@@ -472,6 +472,13 @@ def tasking_deep(operator):
 
 
 @program
+def tasking_parallel(operator):
+    # Copies by several threads of the host
+    yield from buffered(operator, ('buffering', 'tasking', 'streaming', 'orchestrate'),
+                        **{'par-disabled': False})
+
+
+@program
 def ring(operator):
     # As many time steps as asked for, no more than needed
     grid = Grid((9, 10))

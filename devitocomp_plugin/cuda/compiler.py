@@ -59,7 +59,7 @@ class DeviceCompiler(Compiler):
                 f'tests/emulator was built, not {root!r}'
             )
         self.linker_opt = '-Wl,'
-        self.cflags = ['-O1', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused',
+        self.cflags = ['-O1', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused', '-fopenmp',
                        '-DDEVITOCOMP_EMULATE', '-x', 'c++']
         if not configuration['safe-math']:
             self.cflags.append('-ffast-math')
@@ -98,6 +98,7 @@ class NvccCompiler(DeviceCompiler, CudaCompiler):
             self.cflags.append(f'-arch={arch or "sm_80"}')
         # Unused functions of the runtime
         self.cflags.extend(['--diag-suppress', '177'])
+        self.cflags.extend(['-Xcompiler', '-fopenmp'])
         # What of <cmath> takes arguments of mixed types is constexpr, and for the host
         self.cflags.append('--expt-relaxed-constexpr')
 

@@ -96,8 +96,12 @@ def check_host_code(iet, writes, gpu_fit):
     """
     Raise a CompilationError if host code reads or writes data that is on the device.
     """
+    # Asynchronous tasks begin, or will begin, with copies to the host
+    copied = {f for i in FindNodes(Call).visit(iet) for f in i.writes}
+    copied.update(s.target for i in FindNodes(SyncSpot).visit(iet) for s in i.sync_ops)
     for e in FindNodes(Expression).visit(iet):
-        functions = [f for f in e.functions if lives_on_device(f, gpu_fit)]
+        functions = [f for f in e.functions
+                     if lives_on_device(f, gpu_fit) and f not in copied]
         if e.write is not None and e.write in functions and not e.write.is_Array:
             bad = e.write
         else:

@@ -22,6 +22,7 @@ from devito.ir import (
 )
 from devito.passes import needs_transfer
 from devito.passes.iet.engine import iet_pass
+from devito.passes.iet.languages.openmp import OmpIteration, OmpRegion
 from devito.passes.iet.parpragma import PragmaDeviceAwareTransformer
 from devito.symbolics import DefFunction, IntDiv, ListInitializer, Macro
 
@@ -57,6 +58,9 @@ class GridLoop(ParallelIteration):
 
 class KernelBB(DeviceBB):
     DeviceIteration = DeviceLoop
+    # Loops on the host are parallel if the user says `par-disabled=False`
+    HostIteration = OmpIteration
+    Region = OmpRegion
 
 
 def assign_axes(loops):
@@ -116,12 +120,16 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         self.most = Macro({'int32': 'INT32_MAX'}.get(options['index-mode'], 'INT64_MAX'))
 
     def _make_reductions(self, partree):
-        # Those in kernels are lowered with the kernel
+        if not isinstance(partree.root, DeviceLoop):
+            return super()._make_reductions(partree)
+        # Lowered with the kernel
         return partree
 
     def _make_guard(self, parregion, *args):
         # The runtime launches nothing if there is nothing to do
-        return parregion
+        if isinstance(parregion, ParallelTree):
+            return parregion
+        return super()._make_guard(parregion, *args)
 
     def make_parallel(self, graph, **kwargs):
         super().make_parallel(graph, **kwargs)

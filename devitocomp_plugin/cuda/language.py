@@ -5,7 +5,7 @@ from devito.data import FULL
 from devito.exceptions import CompilationError
 from devito.ir import Call, DeviceCall
 from devito.passes.iet.langbase import LangBB, infer_transfer_datashape
-from devito.passes.iet.languages.CXX import CXXBB
+from devito.passes.iet.languages.openmp import CXXOmpBB
 from devito.passes.iet.orchestration import Orchestrator
 from devito.symbolics import FieldFromPointer, Macro, SizeOf, as_long
 from devito.tools import prod
@@ -58,7 +58,7 @@ class DeviceBB(LangBB):
     BackendCall = DeviceCall
 
     mapper = {
-        **CXXBB.mapper,
+        **CXXOmpBB.mapper,
         'name': 'CUDA',
         'header': 'devitocomp_device.h',
         NVIDIAX: None,

@@ -88,12 +88,8 @@ class DeviceOperatorMixin:
         options = kwargs['options']
         options.pop('openmp', None)
         shapes = read_block_shapes(options.pop('par-tile', False))
-        if not options.setdefault('par-disabled', True):
-            raise InvalidOperator('`par-disabled=False`, parallel loops on the host, is '
-                                  'not supported by this language')
-        if not options.setdefault('linearize', True):
-            raise InvalidOperator('`linearize=False` is not supported by this language: '
-                                  'kernels get plain pointers')
+        # Kernels get plain pointers
+        options['linearize'] = True
         if options['mpi']:
             raise InvalidOperator(f'MPI (`mpi={options["mpi"]}`) is not supported by '
                                   f'this language for now; use openacc or a CPU')

@@ -22,6 +22,10 @@
 #include <tuple>
 #include <vector>
 
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
 #if defined(__HIP__) || defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 #define DEVITOCOMP_ON_HIP
