@@ -86,6 +86,15 @@ class TestGenerated:
         assert {i.name for i in FindNodes(Call).visit(loop)} == {
             'devitocomp_launch', *(i.name for i in kernels(op))}
 
+    def test_traffic(self, monkeypatch):
+        monkeypatch.syspath_prepend(HERE.parent / 'benchmarks')
+        from cuda_traffic import acoustic, count
+        found = count(acoustic(8, (20, 20, 20), **DEVICE))
+        assert found['launches'] == 3 and found['copies in the loop'] == 0
+        stencil = found['kernels'][0]
+        assert stencil['minimum'] == 16 and stencil['accesses'] == 4*28
+        assert stencil['blocks'] < 2.2*stencil['minimum']
+
     def test_what_is_written_comes_back(self):
         op, = sources('acoustic_3d')
         calls = FindNodes(Call).visit(op.body)
@@ -120,7 +129,7 @@ class TestGenerated:
 
     def test_block_shapes(self, u):
         eqn = Eq(u.forward, u + 1)
-        assert '{32, 4, 2}' in str(build(eqn))
+        assert '{32, 4, 4}' in str(build(eqn))
         assert '{64, 8, 1}' in str(build(eqn, opt=('advanced', {'par-tile': (8, 64)})))
         op = build(eqn, opt=('advanced', {'par-tile': (2, 4, 16)}))
         assert '{16, 4, 2}' in str(op) and '__launch_bounds__(128)' in str(op)

@@ -34,7 +34,7 @@ DEVICE_ERROR = 999
 SUPPORTED = {np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64,
              np.uint64, np.float32, np.float64}
 
-DEFAULT_BLOCK = (32, 4, 2)
+DEFAULT_BLOCK = (32, 4, 4)
 """Threads along x, y, z."""
 
 on_device = {}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# All that is to be checked on a machine with an NVIDIA GPU and CUDA's nvcc:
+#
+#   benchmarks/gpu_check.sh [folder for the output]
+#
+# Installs the package in an environment of its own, runs the tests, compares the results of
+# generated CUDA with those of CPUs, and measures kernels against the bandwidth of the
+# device. The last lines are a table of what went well; the exit status is 0 if all did.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:-$(mktemp -d)}
+mkdir -p "$out"
+unset DEVITOCOMP_EMULATE DEVITOCOMP_EMULATOR DEVITO_PLATFORM DEVITO_LANGUAGE DEVITO_ARCH
+export DEVITOCOMP_CACHE="$out/cache" TMPDIR="$out/tmp" DEVITO_LOGGING=WARNING
+mkdir -p "$TMPDIR"
+
+if ! command -v nvcc >/dev/null || ! nvidia-smi >/dev/null 2>&1; then
+  echo "nvcc and a GPU are needed: $(command -v nvcc || echo no nvcc)," \
+       "$(nvidia-smi -L 2>/dev/null || echo no GPU)" >&2
+  exit 2
+fi
+
+table=() failed=0
+# check NAME COMMAND...: run it, its output in a file, and remember how it went
+check() {
+  local name=$1 start=$SECONDS result=passed
+  shift
+  echo "== $name"
+  if "$@" >"$out/$name.txt" 2>&1; then
+    tail -n 3 "$out/$name.txt"
+  else
+    result=FAILED failed=1
+    tail -n 30 "$out/$name.txt"
+  fi
+  table+=("$(printf '%-22s %-7s %5d s  %s' "$name" "$result" $((SECONDS - start)) \
+             "$(tail -n 1 "$out/$name.txt" | cut -c1-90)")")
+}
+
+# SKIP_INSTALL: where the package is installed already, or there is no network
+if [ -z "${SKIP_INSTALL:-}" ]; then
+  python3 -m venv --system-site-packages "$out/venv"
+  . "$out/venv/bin/activate"
+  check install python -m pip install -q -e '.[test]'
+fi
+
+cd tests
+check suite_cuda python -m pytest -q test_cuda.py
+check suite_compressed python -m pytest -q test_compressed_funcs.py -k devitocomp
+check suite_composite python -m pytest -q test_composite_funcs.py -k devitocomp
+for mode in noop advanced advanced-fsg; do
+  check "same_as_cpu_$mode" python cuda_programs.py all "$mode"
+done
+cd ..
+check traffic python benchmarks/cuda_traffic.py --space-order 4 8 16
+check speed python benchmarks/cuda_speed.py --par-tile 4 4 32
+check speed_blocks python benchmarks/cuda_speed.py --par-tile 2 4 32 --par-tile 4 8 16 \
+  --par-tile 8 8 8 --par-tile 2 8 32 --par-tile 1 8 32 --par-tile 1 4 64
+
+echo
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+nvcc --version | tail -n 2 | head -n 1
+printf '%s\n' "${table[@]}"
+echo
+grep -h 'copy on\|Gpoints' "$out"/speed*.txt
+exit "$failed"
