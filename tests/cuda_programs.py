@@ -50,6 +50,7 @@ import devitocomp_plugin  # noqa: F401
 
 PROGRAMS = {}
 DEVICE = {'platform': 'nvidiaX', 'language': 'cuda', 'compiler': 'cuda'}
+HIP = {'platform': 'amdgpuX', 'language': 'hip', 'compiler': 'hip'}
 HOST = {'language': 'C'}
 
 
@@ -546,12 +547,12 @@ def results(name, target, mode):
     return [np.array(i, copy=True) for i in PROGRAMS[name](Operators(target, mode))]
 
 
-def compare(name, mode):
+def compare(name, mode, target=DEVICE):
     """Run a program on both, and raise unless the results are the same."""
     # They round alike then
     configuration['safe-math'] = True
     expected = results(name, HOST, 'advanced')
-    found = results(name, DEVICE, mode)
+    found = results(name, target, mode)
     assert len(found) == len(expected)
     for i, j in zip(found, expected, strict=True):
         assert np.any(j != 0), 'all zero'

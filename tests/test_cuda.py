@@ -335,6 +335,10 @@ class TestEmulated:
     def test_noop(self, emulator, name):
         emulate_program(emulator, name, 'noop')
 
+    @pytest.mark.parametrize('name', ['acoustic_2d', 'scalar_reductions', 'tasking'])
+    def test_hip(self, emulator, name):
+        emulate(emulator, f"compare({name!r}, 'advanced', HIP)")
+
     @pytest.mark.parametrize('settings', [
         {'CUDAEMUL_ORDER': 'eager', 'CUDAEMUL_THREADS': 'reverse'},
         {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_THREADS': 'shuffle'},

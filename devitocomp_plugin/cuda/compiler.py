@@ -115,8 +115,8 @@ class HipccCompiler(DeviceCompiler, HipCompiler):
 
     def __init_finalize__(self, **kwargs):
         super().__init_finalize__(**kwargs)
-        if not self.emulated:
-            self.cflags.extend(['-x', 'hip'])
+        # As clang defines itself, for the header to know
+        self.cflags.extend(['-D__HIP__'] if self.emulated else ['-x', 'hip'])
 
 
 COMPILERS = {'cuda': NvccCompiler, 'nvcc': NvccCompiler, 'hip': HipccCompiler}

@@ -19,7 +19,6 @@
 #include <mutex>
 #include <new>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #if defined(_OPENMP)

@@ -58,13 +58,8 @@ static void devitocomp_launch_most(devitocomp_device *device, devitocomp_extents
     if (devitocomp_failed(device))
         return;
 #if defined(DEVITOCOMP_ON_HIP)
-    std::tuple<P...> values(static_cast<P>(arguments)...);
-    std::apply([&](auto &...i) {
-        void *pointers[] = {(void *)&i...};
-        devitocomp_check(device, hipLaunchKernel((const void *)kernel, blocks, threads,
-                                                 pointers, 0, stream),
-                         "launching a kernel");
-    }, values);
+    hipLaunchKernelGGL(kernel, blocks, threads, 0, stream, static_cast<P>(arguments)...);
+    devitocomp_check(device, hipGetLastError(), "launching a kernel");
 #else
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
