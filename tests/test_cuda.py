@@ -220,7 +220,7 @@ template <typename T> __global__ void kernel(T *p, T v)
 template <typename T> static void use(devitocomp_device *device, vec *v)
 {
     T value = 0;
-    T *p = (T *)devitocomp_alloc(device, sizeof(T));
+    T *p = (T *)devitocomp_array(device, 1, sizeof(T));
     devitocomp_put(device, p, value);
     devitocomp_launch(device, {1, 2, 3}, {4, 4, 4}, kernel<T>, p, value);
     devitocomp_launch_few(device, {1, 2, 3}, {4, 4, 4}, kernel<T>, p, value);
@@ -363,6 +363,26 @@ except ExecutionError as e:
 else:
     raise AssertionError('no exception')
 """, CUDAEMUL_FAIL=fail)
+
+    @pytest.mark.parametrize('fail', ['cudaMemcpyAsync:6', 'kernel:4',
+                                      'cudaEventRecord:5'])
+    def test_errors_in_tasks(self, emulator, fail):
+        # The threads that copy are told, and the host does not wait for ever
+        emulate(emulator, """
+from devito.exceptions import ExecutionError
+try:
+    list(tasking(Operators(DEVICE)))
+except ExecutionError as e:
+    assert 'failed on the device' in str(e), e
+else:
+    raise AssertionError('no exception')
+""", CUDAEMUL_FAIL=fail)
+
+    def test_compiler_need_not_be_named(self, emulator):
+        emulate(emulator, """
+target = {'platform': 'nvidiaX', 'language': 'cuda'}
+compare('acoustic_1d', 'advanced', target)
+""")
 
     def test_too_large_for_int32(self, emulator):
         emulate(emulator, """

@@ -59,8 +59,8 @@ class DeviceCompiler(Compiler):
                 f'tests/emulator was built, not {root!r}'
             )
         self.linker_opt = '-Wl,'
-        self.cflags = ['-O1', '-g', '-fPIC', '-std=c++17', '-Wall', '-Wno-unused', '-fopenmp',
-                       '-DDEVITOCOMP_EMULATE', '-x', 'c++']
+        self.cflags = ['-O1', '-g', '-fPIC', '-std=c++17', '-fopenmp', '-Wall',
+                       '-Wno-unused', '-DDEVITOCOMP_EMULATE', '-x', 'c++']
         if not configuration['safe-math']:
             self.cflags.append('-ffast-math')
         self.ldflags = ['-shared', '-pthread']

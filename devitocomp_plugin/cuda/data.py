@@ -4,7 +4,7 @@ from devito.ir import EntryFunction, Return
 from devito.passes import is_gpu_create
 from devito.passes.iet.definitions import DeviceAwareDataManager
 from devito.passes.iet.engine import iet_pass
-from devito.symbolics import DefFunction, SizeOf, as_long
+from devito.symbolics import DefFunction
 
 from devitocomp_plugin.cuda.language import DeviceBB
 from devitocomp_plugin.cuda.objects import device
@@ -18,9 +18,7 @@ class DeviceDataManager(DeviceAwareDataManager):
 
     def _alloc_local_array_on_high_bw_mem(self, site, obj, storage):
         # Devito's would compute the number of bytes with 32 bits
-        nbytes = SizeOf(obj._C_typedata)*as_long(obj.size)
-        storage.update(obj, site,
-                       allocs=self.langbb['device-alloc'](nbytes, retobj=obj),
+        storage.update(obj, site, allocs=self.langbb['device-alloc'](obj),
                        frees=self.langbb['device-free'](obj._C_symbol))
 
     def _map_function_on_high_bw_mem(self, site, obj, storage, devicerm,

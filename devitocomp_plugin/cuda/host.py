@@ -102,10 +102,10 @@ def check_host_code(iet, writes, gpu_fit):
     for e in FindNodes(Expression).visit(iet):
         functions = [f for f in e.functions
                      if lives_on_device(f, gpu_fit) and f not in copied]
-        if e.write is not None and e.write in functions and not e.write.is_Array:
-            bad = e.write
-        else:
-            bad = next((f for f in functions if f in writes and not f.is_Array), None)
+        # The host has its own copy of mapped arrays, the buffers of tasks
+        functions = [f for f in functions if not (f.is_Array and f._mem_mapped)]
+        bad = next((f for f in functions
+                    if f is e.write or f in writes or f._mem_local), None)
         if bad is not None:
             host = next((f.name for f in e.functions if lives_on_host(f, gpu_fit)), '')
             raise CompilationError(

@@ -65,8 +65,8 @@ class DeviceBB(LangBB):
         AMDGPUX: None,
         'host-alloc-pin': lambda *args: Call('devitocomp_host_alloc', (device, *args)),
         'host-free-pin': lambda *args: Call('devitocomp_host_free', (device, *args)),
-        'device-alloc': lambda nbytes, retobj:
-            Call('devitocomp_alloc', (device, nbytes), retobj=retobj, cast=True),
+        'device-alloc': lambda f: Call('devitocomp_array', (
+            device, as_long(f.size), element_size(f)), retobj=f, cast=True),
         'device-free': lambda data: Call('devitocomp_free', (device, data)),
     }
 

@@ -19,6 +19,26 @@ static void *devitocomp_alloc(devitocomp_device *device, size_t nbytes)
     return data;
 }
 
+/* True if the generated code can index that many elements. */
+static bool devitocomp_fits(devitocomp_device *device, size_t elements)
+{
+    if (elements <= device->most_elements)
+        return true;
+    devitocomp_fail(device, DEVITOCOMP_TOO_LARGE,
+                    "an array of " + std::to_string(elements) + " elements is too large for "
+                    "32-bit indices; build the Operator with "
+                    "opt=('advanced', {'index-mode': 'int64'})");
+    return false;
+}
+
+/* A temporary of the generated code. */
+static void *devitocomp_array(devitocomp_device *device, size_t elements, size_t element)
+{
+    if (!devitocomp_fits(device, elements))
+        return nullptr;
+    return devitocomp_alloc(device, elements * element);
+}
+
 static void devitocomp_free(devitocomp_device *device, void *data)
 {
     devitocomp_sync(device);
@@ -55,15 +75,8 @@ enum devitocomp_content { DEVITOCOMP_COPY, DEVITOCOMP_ZERO, DEVITOCOMP_ANY };
 static void *devitocomp_present(devitocomp_device *device, const void *host, size_t nbytes,
                                 size_t element, devitocomp_content content)
 {
-    if (devitocomp_failed(device))
+    if (devitocomp_failed(device) || !devitocomp_fits(device, nbytes / element))
         return nullptr;
-    if (nbytes / element > device->most_elements) {
-        devitocomp_fail(device, DEVITOCOMP_TOO_LARGE,
-                        "an array of " + std::to_string(nbytes / element) + " elements is "
-                        "too large for 32-bit indices; build the Operator with "
-                        "opt=('advanced', {'index-mode': 'int64'})");
-        return nullptr;
-    }
     devitocomp_stream stream = devitocomp_queue(device, 0);
     devitocomp_residents &all = devitocomp_all_residents();
     std::lock_guard<std::mutex> lock(all.mutex);
