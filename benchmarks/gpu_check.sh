@@ -45,6 +45,7 @@ if [ -z "${SKIP_INSTALL:-}" ]; then
 fi
 
 cd tests
+# Compressed functions are for CPUs so far, and so are their suites
 check suite_cuda python -m pytest -q test_cuda.py
 check suite_compressed python -m pytest -q test_compressed_funcs.py -k devitocomp
 check suite_composite python -m pytest -q test_composite_funcs.py -k devitocomp

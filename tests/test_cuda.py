@@ -26,6 +26,7 @@ from devito.ir.iet.efunc import DeviceFunction
 from devitocomp_plugin import TimeFunction as Compressed
 from devitocomp_plugin import paths
 from devitocomp_plugin.cuda.compiler import NvccCompiler
+from devitocomp_plugin.exceptions import InstallationError
 
 HERE = Path(__file__).resolve().parent
 EMULATED = os.environ.get('DEVITOCOMP_EMULATE') == '1'
@@ -176,6 +177,12 @@ class TestRefused:
     @pytest.mark.parametrize('tile', [(64, 64), (128, 2, 2), (0, 4), (1, 2, 3, 4)])
     def test_block_shapes(self, u, tile):
         self.refuses(InvalidOperator, 'par-tile', Eq(u.forward, u), **{'par-tile': tile})
+
+    def test_no_compiler(self, u, monkeypatch):
+        op = build(Eq(u.forward, u + 2))
+        monkeypatch.setenv('PATH', '/nowhere')
+        with pytest.raises(InstallationError, match='compiler `nvcc` is not installed'):
+            op.apply(time_M=1)
 
     def test_mpi(self, u):
         self.refuses(InvalidOperator, 'MPI.*not supported by this language',
@@ -397,6 +404,18 @@ except ExecutionError as e:
     assert 'index-mode' in str(e), e
 else:
     raise AssertionError('no exception')
+""")
+
+    @pytest.mark.slow
+    def test_large(self, emulator):
+        # More than 2^31 elements, of which a few in the end are written
+        emulate(emulator, """
+grid = Grid((2**16 + 64, 2**15))
+f = Function(name='f', grid=grid, space_order=0, dtype=np.int8)
+op = DevitoOperator(Eq(f, 1), opt=('advanced', {'index-mode': 'int64'}), **DEVICE)
+op.apply(x_m=2**16 + 61, x_M=2**16 + 63)
+assert not np.any(f.data[:100]) and not np.any(f.data[-100:-3])
+assert np.all(f.data[-3:] == 1)
 """)
 
     def test_times_are_those_of_the_device(self, emulator):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 from devito import configuration
@@ -67,6 +68,12 @@ class DeviceCompiler(Compiler):
         self.add_include_dirs(str(Path(root, 'include')))
         self.add_library_dirs(str(Path(root, 'lib')), rpath=True)
         self.add_libraries('cudaemul')
+
+    def jit_compile(self, soname, code):
+        if not shutil.which(self.cc):
+            raise InstallationError(f'the compiler `{self.cc}` is not installed, or not in '
+                                    f'a folder of PATH')
+        return super().jit_compile(soname, code)
 
     @property
     def key(self):

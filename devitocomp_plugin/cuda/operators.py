@@ -14,6 +14,7 @@ from devito.core.operator import ParTile
 from devito.exceptions import ExecutionError, InvalidOperator
 from devito.operator.registry import operator_registry
 from devito.passes.iet import check_stability, linearize, mpiize
+from devito.passes.iet.languages.CXX import CXXPrinter
 from devito.passes.iet.languages.targets import Target
 from devito.symbolics import retrieve_functions
 from devito.tools import as_tuple, is_integer
@@ -22,7 +23,6 @@ from devitocomp_plugin.cuda.compiler import adapt_compiler
 from devitocomp_plugin.cuda.data import DeviceDataManager
 from devitocomp_plugin.cuda.kernels import DeviceParizer
 from devitocomp_plugin.cuda.language import DeviceOrchestrator
-from devitocomp_plugin.cuda.printer import DevicePrinter
 from devitocomp_plugin.cuda.timing import instrument
 from devitocomp_plugin.types.functions import CompressedTimeFunction
 
@@ -46,7 +46,7 @@ class DeviceTarget(Target):
     Parizer = DeviceParizer
     DataManager = DeviceDataManager
     Orchestrator = DeviceOrchestrator
-    Printer = DevicePrinter
+    Printer = CXXPrinter
     instrument = staticmethod(instrument)
 
 
