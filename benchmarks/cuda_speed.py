@@ -2,9 +2,9 @@
 How fast generated CUDA is, on a machine with a GPU.
 
 Compares the acoustic kernel with a copy on the device: each grid point of the kernel
-moves at least four values between memory and processor (two time steps and the model are
-read, one time step is written), a copy moves two. A kernel at 100% is bound by nothing
-but memory. Times are from events on the device, and medians of several runs.
+moves at least four values between memory and processor, as two time steps and the model
+are read, and one time step is written; a copy moves two. At 100%, nothing but memory is
+the limit. Times are from events on the device; of several runs, the median counts.
 
     python benchmarks/cuda_speed.py --shape 512 512 512 --par-tile 4 4 32 --par-tile 4 8 16
 """

@@ -71,8 +71,8 @@ class DeviceCompiler(Compiler):
 
     def jit_compile(self, soname, code):
         if not shutil.which(self.cc):
-            raise InstallationError(f'the compiler `{self.cc}` is not installed, or not in '
-                                    f'a folder of PATH')
+            raise InstallationError(f'the compiler `{self.cc}` is not installed, or not '
+                                    f'in a folder of PATH')
         return super().jit_compile(soname, code)
 
     @property
