@@ -25,16 +25,17 @@ options = ({}, {'index-mode': 'int64', 'linearize': True}, {'errctl': 'max'},
            {'blocklevels': 2, 'par-collapse-ncores': 1})
 
 
-def configurations():
-    return list(itertools.product(languages, modes, options))
+def configurations(*more):
+    """All combinations of language, mode and options, preceded by further settings."""
+    return list(itertools.product(*more, languages, modes, options))
 
 
-def pairwise():
+def pairwise(*more):
     """Configurations in which each pair of values of two settings occurs."""
     def pairs(config):
         return set(itertools.combinations(enumerate(map(str, config)), 2))
 
-    candidates = configurations()
+    candidates = configurations(*more)
     missing = set().union(*map(pairs, candidates))
     chosen = []
     while missing:

@@ -9,8 +9,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 
-some = ('save_full_axis or gradient or partial_bounds_of_copy or interpolate or windows '
-        'or propagate_saved_with_source or shapes or claims or report or generated')
+some = ('gradient or partial_bounds_of_copy or interpolate or claims or report or '
+        'propagate_saved_with_source or generated')
 
 
 def accept(root, rtol=None, what=some, suite='test_compressed_funcs.py'):

@@ -31,18 +31,19 @@ HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.usefixtures('safe_math')
 
 on_disk = [pytest.param(i, id=str(i)) for i in (Disk, DiskHost)]
+pairs = pairwise((Disk, DiskHost))
 all_layers = [pytest.param(i, id=str(i)) for i in (NoLayers, Host, Disk, DiskHost)]
 
 
-@pytest.mark.parametrize('config,names', [
-    pytest.param(c, list(programs)[n::len(pairwise())], id=label(c))
-    for n, c in enumerate(pairwise())
+@pytest.mark.parametrize('layers,config,names', [
+    pytest.param(layers, c, list(programs)[n::len(pairs)], id=f'{layers}-{label(c)}')
+    for n, (layers, *c) in enumerate(pairs)
 ])
-@pytest.mark.parametrize('layers', on_disk)
 def test_semantics(layers, config, names, compression, tmp_path):
     """
-    Nothing that works in memory does not work on disk: the programs dealt out over a
-    pairwise selection of languages, modes and options, in a directory of the user's.
+    Nothing that works in memory does not work on disk: the programs dealt out over the
+    layers and a pairwise selection of languages, modes and options, in a directory of the
+    user's.
     """
     for name in names:
         compare(name, compression, config, layers=layers, serialization=tmp_path)
