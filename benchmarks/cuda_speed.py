@@ -6,7 +6,7 @@ moves at least four values between memory and processor, as two time steps and t
 are read, and one time step is written; a copy moves two. At 100%, nothing but memory is
 the limit. Times are from events on the device; of several runs, the median counts.
 
-    python benchmarks/cuda_speed.py --shape 512 512 512 --par-tile 4 4 32 --par-tile 4 8 16
+    python benchmarks/cuda_speed.py --shape 512 512 512 --par-tile 4 4 32 --par-tile 8 8 8
 """
 
 import json

@@ -69,13 +69,16 @@ class Operators:
         What the names of the Operators begin with.
     run : bool, optional
         False to build them only.
+    options : dict, optional
+        Devito's options, besides those of the program.
     """
 
-    def __init__(self, target, mode='advanced', name='Kernel', run=True):
+    def __init__(self, target, mode='advanced', name='Kernel', run=True, options=None):
         self.target = target
         self.mode = mode
         self.name = name
         self.run = run
+        self.options = options or {}
         self.made = []
 
     @property
@@ -84,7 +87,8 @@ class Operators:
 
     def __call__(self, eqs, mode=None, **options):
         op = DevitoOperator(eqs, name=f'{self.name}{len(self.made)}',
-                            opt=(mode or self.mode, options), **self.target)
+                            opt=(mode or self.mode, {**self.options, **options}),
+                            **self.target)
         self.made.append(op)
         return op if self.run else Idle()
 
@@ -535,9 +539,9 @@ def functions_of_minmax(operator):
     yield g.data
 
 
-def sources(name, mode='advanced', target=DEVICE):
-    """The generated sources of a program."""
-    operator = Operators(target, mode, name=name, run=False)
+def sources(name, options=None):
+    """The Operators of a program, built only."""
+    operator = Operators(DEVICE, name=name, run=False, options=options)
     for _ in PROGRAMS[name](operator):
         pass
     return operator.made

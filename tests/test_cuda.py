@@ -178,6 +178,10 @@ class TestRefused:
     def test_block_shapes(self, u, tile):
         self.refuses(InvalidOperator, 'par-tile', Eq(u.forward, u), **{'par-tile': tile})
 
+    def test_private_temporaries(self):
+        with pytest.raises(InvalidOperator, match='shared by the threads along.*block'):
+            sources('temporaries', options={'blocklevels': 1, 'cire-block-temps': True})
+
     def test_no_compiler(self, u, monkeypatch):
         op = build(Eq(u.forward, u + 2))
         monkeypatch.setenv('PATH', '/nowhere')

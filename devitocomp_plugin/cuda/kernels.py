@@ -11,6 +11,7 @@ from devito.ir import (
     DeviceFunction,
     DummyExpr,
     EntryFunction,
+    Expression,
     FindNodes,
     FindSymbols,
     Forward,
@@ -100,6 +101,21 @@ def count(loop):
     return size + 1 if loop.step == 1 else IntDiv(size + loop.step, loop.step)
 
 
+def check_private(loops):
+    """
+    Raise an InvalidOperator if threads need arrays of their own: there is one for all.
+    """
+    for i in loops:
+        if not i.is_ParallelPrivate:
+            continue
+        for f in (e.write for e in FindNodes(Expression).visit(i)):
+            if f.is_Array and not f._mem_stack and not i.dim._defines & set(f.dimensions):
+                raise InvalidOperator(
+                    f'the temporary `{f.name}` would be shared by the threads along '
+                    f'`{i.dim.name}`; do not use the option `cire-block-temps`'
+                )
+
+
 class DeviceParizer(PragmaDeviceAwareTransformer):
 
     """
@@ -175,6 +191,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
                 nodes = (ParallelIteration(nodes, i.dim, i.limits, direction=i.direction,
                                            properties=i.properties, uindices=i.uindices),)
 
+        check_private(axes)
         atomic = any(i.is_ParallelAtomic for i in axes)
         body, before, after = lower_reductions(nodes, atomic, self.sregistry)
 
