@@ -924,7 +924,7 @@ with open('/proc/self/status') as status:
             assert not f._store.is_open
         assert host['host'] >= 1000*raw
         assert raw < host['disk'] < 4*raw
-        # All of them fit into a quarter of any machine's memory
+        # All of them fit into the memory for staging
         assert 1000*raw < host['disk-host'] < 1.1*1000*raw
 
     def test_opening_many(self, tmp_path):

@@ -11,8 +11,12 @@ from devitocomp_plugin.exceptions import StoreError
 __all__ = ['CAUTIOUS_RATIO', 'MEMORY_SHARE', 'check_free_space', 'room_bytes',
            'staging_cap']
 
+STAGING_BYTES = 256 * 2**20
+"""In which one function stages snapshots. More than a few of them gains little, as the
+system keeps in memory what files it can, and costs the time that it takes to get it."""
+
 MEMORY_SHARE = 0.25
-"""The part of the physical memory in which one function stages snapshots."""
+"""The part of the physical memory that this is at most."""
 
 CAUTIOUS_RATIO = 4
 """Raw over stored bytes, of a lossy provider, that the space on disk has to suffice for.
@@ -32,8 +36,8 @@ def room_bytes(limits):
 def staging_cap(ranks):
     """
     The memory in which a function with layers ``disk-host`` may stage snapshots, per
-    MPI rank: the environment variable DEVITOCOMP_STAGING_BYTES, or else a quarter of the
-    physical memory divided by the number of ranks.
+    MPI rank: the environment variable DEVITOCOMP_STAGING_BYTES, or else 256 MiB, but at
+    most a quarter of the physical memory divided by the number of ranks.
 
     Parameters
     ----------
@@ -48,7 +52,7 @@ def staging_cap(ranks):
     given = os.environ.get('DEVITOCOMP_STAGING_BYTES')
     if given is None:
         physical = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-        return int(MEMORY_SHARE * physical / ranks)
+        return min(STAGING_BYTES, int(MEMORY_SHARE * physical / ranks))
     if not given.isdecimal() or int(given) < 1:
         raise StoreError(f"DEVITOCOMP_STAGING_BYTES is {given!r}; it has to be a number "
                          "of bytes, at least 1")
