@@ -10,8 +10,9 @@ check_devito()
 
 # Which registers the kinds of stores
 import devitocomp_plugin.stores  # noqa: E402, F401
-from devitocomp_plugin import cuda  # noqa: E402
 from devitocomp_plugin.config import DevitoComp  # noqa: E402
+from devitocomp_plugin.cuda.compiler import register_compilers  # noqa: E402
+from devitocomp_plugin.cuda.operators import register_operators  # noqa: E402
 from devitocomp_plugin.layers import (  # noqa: E402
     Device,
     Disk,
@@ -31,6 +32,7 @@ __all__ = ['Device', 'DevitoComp', 'Disk', 'DiskDevice', 'DiskHost', 'DiskHostDe
            'VectorTimeFunction']
 __version__ = '0.1.0'
 
-cuda.register()
+register_compilers()
+register_operators()
 # All that Devito has by now
 register()

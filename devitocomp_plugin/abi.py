@@ -13,9 +13,9 @@ import numpy as np
 from devitocomp_plugin import paths
 
 __all__ = ['ABI_VERSION', 'Config', 'Disk', 'Execution', 'Failure', 'Info',
-           'LimitsStruct', 'MAX_RANK', 'Slot', 'Tensor', 'Usage', 'View',
-           'contiguous_strides', 'dtype_code', 'dtype_of', 'host_execution',
-           'make_tensor', 'runtime', 'status_name']
+           'LimitsStruct', 'MAX_RANK', 'Memory', 'Slot', 'Tensor', 'Usage', 'View',
+           'contiguous_strides', 'dtype_code', 'dtype_of', 'execution', 'make_tensor',
+           'runtime', 'status_name']
 
 ABI_VERSION = 1
 MAX_RANK = 8
@@ -90,6 +90,7 @@ Slot = _struct('Slot', [
     ('ready', ct.c_int), ('index', ct.c_int64), ('tensor', ct.c_void_p),
     ('payload', ct.c_void_p), ('capacity', ct.c_size_t), ('payload_bytes', ct.c_size_t),
     ('sidecar', ct.c_void_p), ('start', ct.c_double), ('view', View),
+    ('unwritten', ct.c_int), ('failed', ct.c_int),
 ], 'devitocomp_slot_t')
 
 Config = _struct('Config', [
@@ -101,6 +102,13 @@ Disk = _struct('Disk', [
     ('directory', ct.c_char_p), ('store_id', ct.c_uint64), ('cache_bytes', ct.c_uint64),
     ('read_only', ct.c_int),
 ], 'devitocomp_disk_t')
+
+Memory = _struct('Memory', [
+    ('kind', ct.c_uint32), ('name', ct.c_char_p), ('alignment', ct.c_size_t),
+    ('allocate', ct.CFUNCTYPE(ct.c_void_p, ct.c_size_t)),
+    ('release', ct.CFUNCTYPE(None, ct.c_void_p)),
+    ('copy', ct.CFUNCTYPE(ct.c_int, ct.c_void_p, ct.c_void_p, ct.c_size_t)),
+], 'devitocomp_memory_t')
 
 Info = _struct('Info', [
     ('stored', ct.c_int), ('raw_bytes', ct.c_uint64), ('payload_bytes', ct.c_uint64),
@@ -154,7 +162,11 @@ STORE_FUNCTIONS = {
         None, [ct.c_void_p, ct.POINTER(Slot), ct.c_int, ct.c_char_p]),
     'devitocomp_store_covers': (ct.c_int, [ct.c_void_p, ct.c_int64]),
     'devitocomp_store_failed': (ct.c_int, [ct.c_void_p]),
+    'devitocomp_store_kind': (ct.c_int, [ct.c_void_p]),
+    'devitocomp_store_packed': (Tensor, [ct.c_void_p]),
     'devitocomp_store_create': (ct.c_void_p, [ct.POINTER(Config)]),
+    'devitocomp_store_create_in': (
+        ct.c_void_p, [ct.POINTER(Config), ct.POINTER(Memory)]),
     'devitocomp_store_open': (
         ct.c_void_p, [ct.POINTER(Config), ct.POINTER(Disk), ct.POINTER(Failure)]),
     'devitocomp_store_sync': (ct.c_int, [ct.c_void_p]),
@@ -269,6 +281,10 @@ def make_tensor(dtype, shape, strides=None):
                   _Extents(*(int(i) for i in strides)))
 
 
-def host_execution(num_threads=0):
-    """A filled-in `devitocomp_execution_t` for host execution."""
-    return Execution(ct.sizeof(Execution), HOST, max(int(num_threads), 0), 0, None)
+def execution(kind='host', num_threads=0):
+    """
+    A filled-in `devitocomp_execution_t`: for 'host', or for 'cuda' or 'hip' on the default
+    stream.
+    """
+    code = next(k for k, v in EXECUTION_KINDS.items() if v == kind)
+    return Execution(ct.sizeof(Execution), code, max(int(num_threads), 0), 0, None)

@@ -11,7 +11,7 @@ from devitocomp_plugin.linking import link
 from devitocomp_plugin.lowering.build import building, current_build
 from devitocomp_plugin.lowering.clusters import has_snapshots, lower_snapshots
 from devitocomp_plugin.lowering.halos import place_halo_exchanges
-from devitocomp_plugin.lowering.iet import lower_copies
+from devitocomp_plugin.lowering.iet import CopyLowerer, lower_copies
 from devitocomp_plugin.parallel import find_comm, raise_together
 from devitocomp_plugin.provider import current_provider
 from devitocomp_plugin.types.functions import CompressedTimeFunction
@@ -35,6 +35,11 @@ class CompressionMixin:
     _provider = None
     _link_token = None
 
+    @classmethod
+    def _get_lowerer(cls):
+        # Languages may bring their own
+        return getattr(cls, '_CopyLowerer', CopyLowerer)
+
     # Compilation
 
     @classmethod
@@ -49,7 +54,7 @@ class CompressionMixin:
     def _specialize_clusters(cls, clusters, **kwargs):
         if has_snapshots(clusters):
             provider = current_build().provider
-            strided = 'strided' in provider.claims.flags
+            strided = cls._get_lowerer().takes_strides(provider)
             clusters = lower_snapshots(clusters, strided=strided, **kwargs)
         return super()._specialize_clusters(clusters, **kwargs)
 
@@ -60,7 +65,9 @@ class CompressionMixin:
             if options['mpi'] and options['opt-comms']:
                 place_halo_exchanges(graph, **kwargs)
                 kwargs['options'] = {**options, 'opt-comms': False}
-            lower_copies(graph, **kwargs)
+            lowerer = cls._get_lowerer()(current_build().provider,
+                                         data_movs=graph.data_movs, **kwargs)
+            lower_copies(graph, lowerer=lowerer, **kwargs)
         return super()._specialize_iet(graph, **kwargs)
 
     def _attach(self, provider):
@@ -147,15 +154,19 @@ class Run:
             raise InvalidArgument(f"Two of {names} were given the same compressed "
                                   "function; use different ones")
 
+        provider, lowerer = self.op._provider, self.op._get_lowerer()
+        kinds = [lowerer.choose_kind(self.op.parameters[i], provider, self.op._language)
+                 for i in self.positions]
         comm = find_comm(i.function for i in arguments)
-        for i, writes in zip(stores, self.writes, strict=True):
-            i.open(writes)
+        for i, writes, kind in zip(stores, self.writes, kinds, strict=True):
+            i.open(writes, kind=kind)
         args = list(args)
         begun, error = [], None
         try:
             try:
-                for n, i, writes in zip(self.positions, stores, self.writes, strict=True):
-                    i.bind(self.op._provider)
+                for n, i, writes, kind in zip(self.positions, stores, self.writes, kinds,
+                                              strict=True):
+                    i.bind(provider, kind)
                     i.begin(0, writes)
                     begun.append(i)
                     args[n] = i.pointer(CompressedTimeFunction._C_ctype)

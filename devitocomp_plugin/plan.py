@@ -3,7 +3,7 @@ What a provider offers and guarantees, and its plans, called from Python.
 """
 import ctypes as ct
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -104,6 +104,15 @@ class Limits:
         """Whether decompression returns the very bits that were compressed."""
         return self.error_kind == 'lossless'
 
+    def join(self, other):
+        """Limits that payloads of both obey. Their sidecars have to be alike."""
+        names = ('max_compressed_bytes', 'payload_alignment')
+        most = {i: max(getattr(self, i), getattr(other, i)) for i in names}
+        struct = abi.LimitsStruct.from_buffer_copy(self.struct)
+        for k, v in most.items():
+            setattr(struct, k, v)
+        return replace(self, struct=struct, **most)
+
     @classmethod
     def from_struct(cls, struct, label, options=None, kind='host'):
         """
@@ -178,7 +187,7 @@ def _address(memory):
 
 class Plan:
     """
-    A provider's state for one kind of snapshots, on the host. See `Provider.plan`.
+    A provider's state for one kind of snapshots. See `Provider.plan`.
 
     Pointers are integers, or arrays whose first element is meant. One call at a time is
     made, from whatever threads.
@@ -189,10 +198,10 @@ class Plan:
     limits : Limits
     """
 
-    def __init__(self, provider, dtype, shape, strides, options, num_threads):
+    def __init__(self, provider, dtype, shape, strides, options, num_threads, kind):
         self._handle = ct.c_void_p()
         self._lock = threading.Lock()
-        self._exec = abi.host_execution(num_threads)
+        self._exec = abi.execution(kind, num_threads)
         self._tensor = abi.make_tensor(dtype, shape, strides)
         self.provider = provider
 
@@ -218,7 +227,7 @@ class Plan:
                     f'provider {provider} does not tell its limits: '
                     f'{abi.status_name(status)}: {provider.message(self._handle)}'
                 )
-            self.limits = Limits.from_struct(struct, str(provider), options)
+            self.limits = Limits.from_struct(struct, str(provider), options, kind)
         except ProviderError:
             self.close()
             raise

@@ -71,9 +71,9 @@ class Provider:
         """Whether the provider offers execution of a kind: 'host', 'cuda' or 'hip'."""
         return kind in self.claims.execution_kinds
 
-    def plan(self, dtype, shape, strides=None, options=None, num_threads=0):
+    def plan(self, dtype, shape, strides=None, options=None, num_threads=0, kind='host'):
         """
-        Create a plan for host execution.
+        Create a plan.
 
         Parameters
         ----------
@@ -88,6 +88,9 @@ class Provider:
             it is not given.
         num_threads : int, optional
             Threads to use; 0 for the provider's choice.
+        kind : str, optional
+            The execution kind: 'host', 'cuda' or 'hip', of which the latter are on the
+            device that is active, and take pointers to its memory.
 
         Returns
         -------
@@ -99,27 +102,28 @@ class Provider:
         ProviderRefusal
             If the provider does not offer that, or what it says is no use.
         """
-        if not self.supports('host'):
+        if not self.supports(kind):
             offered = ', '.join(sorted(self.claims.execution_kinds)) or 'none'
-            raise ProviderRefusal(f'provider {self} does not run on the host, only on: '
+            where = 'on the host' if kind == 'host' else f'by {kind}'
+            raise ProviderRefusal(f'provider {self} does not run {where}, only on: '
                                   f'{offered}')
         self.claims.check(str(self), dtype, len(shape))
-        return Plan(self, dtype, shape, strides, options, num_threads)
+        return Plan(self, dtype, shape, strides, options, num_threads, kind)
 
-    def check_tensor(self, dtype, shape, options=None):
+    def check_tensor(self, dtype, shape, options=None, kind='host'):
         """
         Find out whether the provider takes snapshots of a kind.
 
         Parameters
         ----------
-        dtype, shape, options
+        dtype, shape, options, kind
             As for `plan`.
 
         Returns
         -------
         Limits or None
-            Those of a plan on the host; None if there is no execution on the host, as
-            then only the provider's general claims can be checked.
+            Those of a plan; None if there is no execution of that kind, as then only the
+            provider's general claims can be checked.
 
         Raises
         ------
@@ -128,10 +132,15 @@ class Provider:
             gives its reason.
         """
         self.claims.check(str(self), dtype, len(shape))
-        if not self.supports('host'):
+        if not self.supports(kind):
             return None
-        with self.plan(dtype, shape, options=options) as plan:
+        with self.plan(dtype, shape, options=options, kind=kind) as plan:
             return plan.limits
+
+    def decoders(self, kind):
+        """The execution kinds that can decompress what that kind has compressed."""
+        portable = self.claims.portable_kinds
+        return {kind} | (portable if kind in portable else set())
 
     def message(self, plan=None):
         """The provider's description of the last failure."""

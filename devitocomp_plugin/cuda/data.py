@@ -8,6 +8,7 @@ from devito.symbolics import DefFunction
 
 from devitocomp_plugin.cuda.language import DeviceBB
 from devitocomp_plugin.cuda.objects import device
+from devitocomp_plugin.types.buffer import SnapshotBuffer
 
 __all__ = ['DeviceDataManager']
 
@@ -23,6 +24,11 @@ class DeviceDataManager(DeviceAwareDataManager):
 
     def _map_function_on_high_bw_mem(self, site, obj, storage, devicerm,
                                      read_only=False, **kwargs):
+        if isinstance(obj, SnapshotBuffer):
+            # The host's memory is never used
+            storage.update(obj, site, maps=self.langbb._map_zero(obj),
+                           unmaps=self.langbb._map_release(obj))
+            return
         if read_only or not is_gpu_create(obj, self.gpu_create):
             super()._map_function_on_high_bw_mem(site, obj, storage, devicerm,
                                                  read_only=read_only, **kwargs)

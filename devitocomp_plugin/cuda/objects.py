@@ -2,21 +2,52 @@
 
 from ctypes import POINTER
 
-from devito.symbolics.extended_dtypes import NoDeclStruct
+from devito.ir import Call
 from devito.types import CustomDimension, LocalObject
 from devito.types.array import Array
 
-__all__ = ['Device', 'device', 'make_cell']
+from devitocomp_plugin.types.objects import Execution, Plan, Slot, foreign_struct
+
+__all__ = ['Device', 'ExecutionPointer', 'Pipeline', 'PipelinePointer', 'SlotPointer',
+           'device', 'make_cell']
 
 
 class Device(LocalObject):
     """What the runtime knows about one run of an Operator."""
 
-    dtype = POINTER(type('devitocomp_device', (NoDeclStruct,), {'_fields_': []}))
+    dtype = POINTER(foreign_struct('devitocomp_device'))
 
 
 device = Device(name='device')
 """The only one in a generated source: begun and ended in the entry function."""
+
+
+class PipelinePointer(LocalObject):
+    """What compresses and decompresses the snapshots of one function."""
+
+    dtype = POINTER(foreign_struct('devitocomp_pipeline'))
+
+
+class Pipeline(Plan):
+    """A pipeline that lives for one run of the Operator, and its plan."""
+
+    dtype = PipelinePointer.dtype
+
+    @property
+    def _C_free(self):
+        return Call('devitocomp_plan_destroy', [Call('devitocomp_end_snapshots', [self])])
+
+
+class ExecutionPointer(LocalObject):
+    """How a provider is to execute."""
+
+    dtype = POINTER(Execution.dtype)
+
+
+class SlotPointer(LocalObject):
+    """The place of a snapshot in a store."""
+
+    dtype = POINTER(Slot.dtype)
 
 
 def make_cell(name, dtype):

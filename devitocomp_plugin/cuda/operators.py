@@ -23,8 +23,8 @@ from devitocomp_plugin.cuda.compiler import adapt_compiler
 from devitocomp_plugin.cuda.data import DeviceDataManager
 from devitocomp_plugin.cuda.kernels import DeviceParizer
 from devitocomp_plugin.cuda.language import DeviceOrchestrator
+from devitocomp_plugin.cuda.snapshots import DeviceCopyLowerer
 from devitocomp_plugin.cuda.timing import instrument
-from devitocomp_plugin.types.functions import CompressedTimeFunction
 
 __all__ = ['register_operators']
 
@@ -81,6 +81,7 @@ class DeviceOperatorMixin:
     """What an Operator needs to generate CUDA or HIP."""
 
     _Target = DeviceTarget
+    _CopyLowerer = DeviceCopyLowerer
     LINEARIZE = True
 
     @classmethod
@@ -121,7 +122,7 @@ class DeviceOperatorMixin:
         super()._postprocess_arguments(args, **kwargs)
         keep = not args.get('devicerm', 1)
         for p in self.parameters:
-            if p.is_DiscreteFunction:
+            if p.is_DiscreteFunction and not p._mem_host:
                 array = args[p.name]._obj.underlying_array
                 # The runtime knows arrays by their address: no other may come to be there
                 if keep:
@@ -132,7 +133,7 @@ class DeviceOperatorMixin:
     def _postprocess_errors(self, retval, comm=None):
         if retval < DEVICE_ERROR:
             return super()._postprocess_errors(retval, comm)
-        message = self._lib.devitocomp_message
+        message = self._lib.devitocomp_device_message
         message.restype = c_char_p
         raise ExecutionError(f'Operator `{self.name}` failed on the device: '
                              f'{message().decode(errors="replace")}')
@@ -142,11 +143,6 @@ def check_function(f, e):
     """
     Raise if a function is of a kind that device code cannot handle.
     """
-    if isinstance(f.function, CompressedTimeFunction):
-        raise NotImplementedError(
-            f'`{f.name}` is compressed, which Operators on devices do not support yet, '
-            f"in `{e}`. Use a CPU: language='C', 'openmp', 'CXX' or 'CXXopenmp'"
-        )
     if f.dtype is not None and f.dtype not in SUPPORTED:
         raise InvalidOperator(f'`{f.name}` is of a type that is not supported on '
                               f'devices: {f.dtype}, in `{e}`')

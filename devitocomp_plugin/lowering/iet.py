@@ -1,6 +1,7 @@
 """Snapshot copies: from tagged loop nests to calls, at the IET level."""
 
 import numpy as np
+from devito.exceptions import InvalidOperator
 from devito.ir.iet import (
     Break,
     Call,
@@ -40,13 +41,11 @@ from devitocomp_plugin.types.objects import (
     View,
 )
 
-__all__ = ['lower_copies']
-
-includes = ('devitocomp.h', 'devitocomp_store.h')
+__all__ = ['CopyLowerer', 'lower_copies', 'status']
 
 
 @iet_pass
-def lower_copies(iet, sregistry=None, options=None, **kwargs):
+def lower_copies(iet, lowerer=None, options=None, **kwargs):
     """
     Replace the loop nests that stand for snapshot copies by calls.
 
@@ -54,12 +53,11 @@ def lower_copies(iet, sregistry=None, options=None, **kwargs):
     ----------
     iet : Callable
         The input Iteration/Expression tree.
-    sregistry : SymbolRegistry
-        The symbol registry, to create unique names.
+    lowerer : CopyLowerer
+        What makes the calls.
     options : dict
         The optimization options.
-        Accepted: ['openmp', 'mpi'].
-        * 'openmp': Give the provider the Operator's number of threads, otherwise one.
+        Accepted: ['mpi'].
         * 'mpi': If False, leave the time loop once a store has failed. If True, go on to
           the end (a failed store ignores what it is asked), or other ranks would wait.
 
@@ -99,10 +97,9 @@ def lower_copies(iet, sregistry=None, options=None, **kwargs):
         iet = _stop_on_failure(iet)
         spots = _find_spots(iet)
 
-    lowerer = CopyLowerer(sregistry, sregistry.nthreads if options['openmp'] else 1)
-    iet = Transformer({i: lowerer.lower(i) for i in spots}).visit(iet)
+    iet = Transformer(lowerer.lower_all(spots)).visit(iet)
 
-    return iet, {'efuncs': lowerer.efuncs, 'includes': includes}
+    return iet, {'efuncs': lowerer.efuncs, 'includes': lowerer.includes}
 
 
 def _find_spots(iet):
@@ -132,19 +129,59 @@ class CopyLowerer:
 
     Parameters
     ----------
+    provider : Provider
     sregistry : SymbolRegistry
-    nthreads : Symbol or int
-        The threads that the provider may use.
+        The symbol registry, to create unique names.
+    language : str
+        The language that is generated.
+    options : dict
+        The optimization options.
+        Accepted: ['openmp'].
+        * 'openmp': Give the provider the Operator's number of threads, otherwise one.
     """
 
-    def __init__(self, sregistry, nthreads):
-        self.sregistry = sregistry
-        self.nthreads = nthreads
+    includes = ('devitocomp.h', 'devitocomp_store.h')
 
+    def __init__(self, provider, sregistry=None, language=None, options=None, **kwargs):
+        self.provider = provider
+        self.sregistry = sregistry
+        self.language = language
+        self.nthreads = sregistry.nthreads if options.get('openmp') else 1
+
+        self.kinds = {}
         self.plans = {}
         self.efuncs = []
 
-    def lower(self, spot):
+    @classmethod
+    def takes_strides(cls, provider):
+        """True if snapshots can be compressed from where they are, halo around them."""
+        return 'strided' in provider.claims.flags
+
+    @classmethod
+    def choose_kind(cls, function, provider, language):
+        """
+        The execution kind that the snapshots of a function are compressed with.
+
+        Raises
+        ------
+        InvalidOperator
+            If there is none that goes with its layers.
+        """
+        if 'device' in function.layers.names:
+            raise InvalidOperator(
+                f"`{function.name}` has layers={str(function.layers)!r}, but Operators of "
+                f"language={language!r} have no compressed snapshots on devices; choose "
+                f"layers='host', 'disk' or 'disk-host', or language='cuda' or 'hip'"
+            )
+        return 'host'
+
+    def lower_all(self, spots):
+        """The calls that take the place of loop nests."""
+        for f in filter_ordered(s.function for i in spots for s in i.sync_ops):
+            self.kinds[f] = self.choose_kind(f, self.provider, self.language)
+        return {i: self._lower(i) for i in spots}
+
+    def _lower(self, spot):
         op, = spot.sync_ops
         expr, = FindNodes(Expression).visit(spot)
         lhs, rhs = expr.expr.args
@@ -206,7 +243,8 @@ class CopyLowerer:
             Conditional(FieldFromComposite('ready', slot), List(body=[
                 Call('devitocomp_host', [self.nthreads], retobj=exec_),
                 Call('devitocomp_compress', [
-                    plan, Byref(exec_), *_fields(slot, 'tensor', 'payload', 'capacity'),
+                    plan, Byref(exec_),
+                    *_fields(slot, 'tensor', 'payload', 'capacity'),
                     Byref(payload_bytes), *_fields(slot, 'sidecar')
                 ], retobj=status),
                 Call('devitocomp_store_commit', [
@@ -230,32 +268,39 @@ class CopyLowerer:
         view, exec_, _ = self._make_locals()
         plan, tensor = PlanPointer('plan'), Tensor('tensor')
         lead = -1 if op.tindex is None else 0
-        options = op.function.compression.options
-        options = Macro('NULL') if options is None else String(f'"{options}"')
         body = [
             self._describe(op.target, lead, view),
             Call('devitocomp_host', [self.nthreads], retobj=exec_),
             Call('devitocomp_store_tensor', [op.function, view], retobj=tensor),
-            Definition(plan),
-            Call('devitocomp_plan_create', [
-                Macro('DEVITOCOMP_ABI_VERSION'), Byref(tensor), Byref(exec_), options,
-                Byref(plan)
-            ], retobj=status),
-            Call('devitocomp_store_planned', [
-                op.function, status, Call('devitocomp_message', [plan]),
-                Call('devitocomp_limits', [plan])
-            ]),
+            *self._create_plan(op.function, tensor, exec_, plan),
             Return(plan)
         ]
         return make_callable(self.sregistry.make_name(prefix='create_plan'), body,
                              retval=plan)
+
+    def _create_plan(self, function, tensor, exec_, plan):
+        options = function.compression.options
+        return [
+            Definition(plan),
+            Call('devitocomp_plan_create', [
+                Macro('DEVITOCOMP_ABI_VERSION'), Byref(tensor), Byref(exec_),
+                Macro('NULL') if options is None else String(f'"{options}"'), Byref(plan)
+            ], retobj=status),
+            Call('devitocomp_store_planned', [
+                function, status, Call('devitocomp_message', [plan]),
+                Call('devitocomp_limits', [plan])
+            ])
+        ]
+
+    def _get_data_field(self, target):
+        return target._C_field_data
 
     def _make_locals(self):
         return View('view'), Execution('exec'), Slot('slot')
 
     def _describe(self, target, lead, view):
         fields = [FieldFromPointer(i, target._C_symbol)
-                  for i in (target._C_field_data, target._C_field_size,
+                  for i in (self._get_data_field(target), target._C_field_size,
                             target._C_field_domain_size, target._C_field_owned_ofs)]
         return Call('devitocomp_view', [*fields, target.ndim, lead], retobj=view)
 
@@ -265,3 +310,4 @@ status = Symbol(name='status', dtype=np.int32)
 
 def _fields(slot, *names):
     return [FieldFromComposite(i, slot) for i in names]
+

@@ -90,7 +90,7 @@ static std::string &devitocomp_last_message()
 }
 
 /* What the last run of this thread failed with. */
-extern "C" const char *devitocomp_message(void)
+extern "C" const char *devitocomp_device_message(void)
 {
     return devitocomp_last_message().c_str();
 }

@@ -24,7 +24,16 @@
  * begins the next run with devitocomp_store_begin, which clears it.
  *
  * One run (from begin to end) may use a store at a time; within a run, one thread, which
- * commits or releases a slot before it asks for the next.
+ * commits or releases a slot before it asks for the next. (Others may ask whether the
+ * store has failed.)
+ *
+ * Snapshots in the memory of a device
+ * -----------------------------------
+ * The view's kind says so. The store then copies nothing: such views have to be contiguous,
+ * they are not remembered, and where a snapshot was never written the caller zeroes the
+ * view. Unless devitocomp_store_kind is the view's kind, payloads are host memory: whoever
+ * compresses on the device copies them to slot.payload before the commit, and from there
+ * after the acquire.
  */
 #ifndef DEVITOCOMP_STORE_H
 #define DEVITOCOMP_STORE_H
@@ -61,10 +70,13 @@ typedef struct devitocomp_slot {
   void *sidecar;
   double start;          /* seconds, for the statistics */
   devitocomp_view_t view;
+  int unwritten;         /* nonzero if there is no such snapshot yet (acquire) */
+  int failed;            /* nonzero if there is no telling what it is (acquire) */
 } devitocomp_slot_t;
 
 /* Flags of devitocomp_store_acquire. */
 #define DEVITOCOMP_WILL_MODIFY 1 /* the caller is going to write into the view */
+#define DEVITOCOMP_TENTATIVE 2   /* nobody needs the snapshot yet: let no failure count */
 
 /* A status of stores only: a file could not be read or written. */
 #define DEVITOCOMP_IO_ERROR 64
@@ -85,6 +97,25 @@ typedef struct devitocomp_disk {
   uint64_t cache_bytes;   /* memory for payloads on their way; at least one is held */
   int read_only;          /* nonzero: change nothing, though somebody else may */
 } devitocomp_disk_t;
+
+/*
+ * Memory other than the host's for a store to keep payloads in. Its functions may be called
+ * by any thread, and act upon the device that is active in that thread, or upon that of
+ * the memory given.
+ */
+typedef struct devitocomp_memory {
+  uint32_t kind;     /* a devitocomp_execution_kind_t: who can access it */
+  const char *name;  /* "device memory", for messages */
+  size_t alignment;  /* of what is allocated: a power of two */
+
+  /* NULL if there is no such memory left. */
+  void *(*allocate)(size_t bytes);
+  void (*release)(void *memory);
+
+  /* Copy between this memory, or the host's, and this memory, or the host's. All is done
+     when it returns, nonzero on success. */
+  int (*copy)(void *to, const void *from, size_t bytes);
+} devitocomp_memory_t;
 
 /* What is known about one snapshot. */
 typedef struct devitocomp_snapshot_info {
@@ -213,6 +244,12 @@ void devitocomp_store_release(devitocomp_store_t *store, devitocomp_slot_t *slot
    are to be skipped, rather than to fail, where they leave it. */
 int devitocomp_store_covers(const devitocomp_store_t *store, int64_t index);
 
+/* A devitocomp_execution_kind_t: who can access payloads. */
+int devitocomp_store_kind(const devitocomp_store_t *store);
+
+/* The tensor to create a plan with for contiguous views. */
+devitocomp_tensor_t devitocomp_store_packed(const devitocomp_store_t *store);
+
 /* Nonzero once the store has failed. */
 int devitocomp_store_failed(const devitocomp_store_t *store);
 
@@ -221,6 +258,10 @@ int devitocomp_store_failed(const devitocomp_store_t *store);
 /* A store in host memory; NULL if out of memory, or for an unknown dtype, a bad rank, a
    negative size or one above 2^62. Nothing is allocated for payloads until they come. */
 devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *config);
+
+/* The same in other memory; *memory must outlive it. */
+devitocomp_store_t *devitocomp_store_create_in(const devitocomp_store_config_t *config,
+                                               const devitocomp_memory_t *memory);
 
 /*
  * A store on disk, with what it holds already: a new one if the directory has none. On
@@ -271,8 +312,8 @@ void devitocomp_store_usage(const devitocomp_store_t *store, devitocomp_usage_t 
 int devitocomp_store_info(const devitocomp_store_t *store, int64_t index,
                           devitocomp_snapshot_info_t *info);
 
-/* Set *payload, *bytes and *sidecar to a stored snapshot, valid until the next peek, run
-   or change of the store. _INVALID_ARGUMENT if it is not stored, or during a run; another
+/* Set *payload, *bytes and *sidecar to a stored snapshot, which is where
+   devitocomp_store_kind says, valid until the next peek, run or change of the store. _INVALID_ARGUMENT if it is not stored, or during a run; another
    status, and a failure, if it is stored but cannot be read. For pickling. */
 int devitocomp_store_peek(devitocomp_store_t *store, int64_t index,
                           const void **payload, size_t *bytes, const void **sidecar);

@@ -84,8 +84,8 @@ struct layer {
   char message[LAYER_MESSAGE_BYTES];
 };
 
-/* Payloads in host memory; NULL if out of memory. */
-layer_t *layer_host_create(int64_t nsnapshots);
+/* Payloads in that memory, or in the host's if it is NULL; NULL if out of memory. */
+layer_t *layer_host_create(int64_t nsnapshots, const devitocomp_memory_t *memory);
 
 /* Payloads in files; NULL on failure, which *status and message tell, the latter having
    room for LAYER_MESSAGE_BYTES. */

@@ -1,5 +1,5 @@
 /*
- * layer_host.c -- payloads packed into host memory.
+ * layer_host.c -- payloads packed into memory, be it the host's or a device's.
  *
  * Room is always reserved at the top of the arena, as large as the worst case, and
  * shrinks to what was used when it is committed: the next room starts right behind. So
@@ -17,6 +17,7 @@
 #include "layer.h"
 #include "pages.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ typedef struct chunk {
 typedef struct layer_host {
   layer_t layer;
   int64_t nsnapshots;
+  const devitocomp_memory_t *memory;  /* NULL if it is the host's */
   entry_t *entries;
 
   devitocomp_limits_t limits;
@@ -69,6 +71,41 @@ static int out_of_memory(layer_host_t *host, size_t bytes, const char *what)
   snprintf(host->layer.message, sizeof(host->layer.message),
            "cannot allocate %zu bytes of host memory for %s", bytes, what);
   return DEVITOCOMP_OUT_OF_MEMORY;
+}
+
+/* *** Memory */
+
+static int map_chunk(const layer_host_t *host, pages_t *pages, size_t bytes)
+{
+  if (!host->memory) {
+    return pages_map(pages, bytes);
+  }
+  memset(pages, 0, sizeof(*pages));
+  /* More than is used, as holes of two chunks must not become one. */
+  pages->base = host->memory->allocate(bytes + PAGES_ALIGNMENT);
+  pages->bytes = pages->base ? bytes : 0;
+  return pages->base != NULL;
+}
+
+static int out_of_chunks(layer_host_t *host, size_t bytes)
+{
+  if (!host->memory) {
+    return out_of_memory(host, bytes, "a snapshot");
+  }
+  snprintf(host->layer.message, sizeof(host->layer.message),
+           "cannot allocate %zu bytes of %s for a snapshot, on top of the %" PRIu64
+           " that are stored; layers='host-device' keeps them in host memory", bytes,
+           host->memory->name, host->stored_bytes);
+  return DEVITOCOMP_OUT_OF_MEMORY;
+}
+
+static void unmap_chunk(const layer_host_t *host, pages_t *pages)
+{
+  if (host->memory) {
+    host->memory->release(pages->base);
+  } else {
+    pages_unmap(pages);
+  }
 }
 
 /* *** Holes */
@@ -104,7 +141,10 @@ static int add_chunk(layer_host_t *host, size_t room)
   chunk_t *chunks;
   chunk_t chunk;
 
-  bytes = bytes > SIZE_MAX / ROOMS_PER_CHUNK ? bytes : bytes * ROOMS_PER_CHUNK;
+  /* The memory of a device is taken at once, not when it is touched. */
+  if (!host->memory && bytes <= SIZE_MAX / ROOMS_PER_CHUNK) {
+    bytes *= ROOMS_PER_CHUNK;
+  }
   if (bytes < MIN_CHUNK_BYTES) {
     bytes = MIN_CHUNK_BYTES;
   }
@@ -115,8 +155,8 @@ static int add_chunk(layer_host_t *host, size_t room)
   host->chunks = chunks;
 
   /* Where address space is limited, settle for what this snapshot needs. */
-  if (!pages_map(&chunk.pages, bytes) && !pages_map(&chunk.pages, least)) {
-    return out_of_memory(host, least, "a snapshot");
+  if (!map_chunk(host, &chunk.pages, bytes) && !map_chunk(host, &chunk.pages, least)) {
+    return out_of_chunks(host, least);
   }
   chunk.touched = 0;
   chunks[host->nchunks++] = chunk;
@@ -197,12 +237,39 @@ static int host_reserve(layer_t *layer, int64_t index, size_t capacity,
   return DEVITOCOMP_OK;
 }
 
+/* Where a payload goes that is in the room, for want of a hole. */
+static char *place_on_top(layer_host_t *host, char *room, size_t bytes)
+{
+  char *top = top_of(host);
+
+  if (host->memory && top < room && (size_t)(room - top) < bytes) {
+    /* A device does not copy to where it reads from. */
+    extents_add(&host->holes, (uintptr_t)top, (size_t)(room - top));
+    top = room;
+  }
+  host->top += (size_t)(top - top_of(host)) + round_up(bytes, host->alignment);
+  return top;
+}
+
+/* Nonzero on success. */
+static int move_payload(const layer_host_t *host, char *to, const char *from, size_t bytes)
+{
+  if (to == from || !bytes) {
+    return 1;
+  }
+  if (host->memory) {
+    return host->memory->copy(to, from, bytes);
+  }
+  /* They overlap where the top came down by less than a payload. */
+  memmove(to, from, bytes);
+  return 1;
+}
+
 static int host_commit(layer_t *layer, size_t bytes)
 {
   layer_host_t *const host = (layer_host_t *)layer;
   entry_t *const entry = &host->entries[host->reserved];
   char *const room = top_of(host);
-  const size_t extent = round_up(bytes, host->alignment);
 
   if (entry->payload) {
     host->stored_bytes -= entry->bytes + host->sidecar_bytes;
@@ -210,16 +277,16 @@ static int host_commit(layer_t *layer, size_t bytes)
   } else {
     host->nstored++;
   }
-  entry->payload = fill_hole(host, extent);
+  entry->payload = fill_hole(host, round_up(bytes, host->alignment));
   if (!entry->payload) {
-    entry->payload = top_of(host);
-    host->top += extent;
-  }
-  if (entry->payload != room) {
-    /* They overlap where the top came down by less than a payload. */
-    memmove(entry->payload, room, bytes);
+    entry->payload = place_on_top(host, room, bytes);
   }
   entry->bytes = bytes;
+  if (!move_payload(host, entry->payload, room, bytes)) {
+    snprintf(host->layer.message, sizeof(host->layer.message),
+             "copying %zu bytes within %s failed", bytes, host->memory->name);
+    return DEVITOCOMP_PROVIDER_ERROR;
+  }
   if (host->sidecar_bytes) {
     memcpy(sidecar_of(host, host->reserved), spare_sidecar(host), host->sidecar_bytes);
   }
@@ -265,7 +332,7 @@ static void host_settle(layer_t *layer)
   layer_host_t *const host = (layer_host_t *)layer;
   chunk_t *chunk;
 
-  if (host->nchunks) {
+  if (host->nchunks && !host->memory) {
     /* What rooms as large as the worst case left above the top, by the huge page. */
     chunk = &host->chunks[host->nchunks - 1];
     pages_drop(chunk->pages.base + host->top,
@@ -279,7 +346,7 @@ static int host_discard(layer_t *layer)
   layer_host_t *const host = (layer_host_t *)layer;
 
   while (host->nchunks) {
-    pages_unmap(&host->chunks[--host->nchunks].pages);
+    unmap_chunk(host, &host->chunks[--host->nchunks].pages);
   }
   pages_unmap(&host->sidecars);
   extents_free(&host->holes);
@@ -331,8 +398,8 @@ static void host_usage(const layer_t *layer, devitocomp_usage_t *usage)
   usage->resident_bytes = 0;
   for (i = 0; i < host->nchunks; i++) {
     const chunk_t *const chunk = &host->chunks[i];
-    usage->resident_bytes += pages_resident(&chunk->pages,
-                                            round_up(chunk->touched, PAGES_HUGE));
+    usage->resident_bytes += host->memory ? chunk->pages.bytes
+      : pages_resident(&chunk->pages, round_up(chunk->touched, PAGES_HUGE));
   }
   usage->metadata_bytes = sizeof(*host)
     + (uint64_t)host->nsnapshots * sizeof(*host->entries)
@@ -351,7 +418,7 @@ static void host_destroy(layer_t *layer)
   free(host);
 }
 
-layer_t *layer_host_create(int64_t nsnapshots)
+layer_t *layer_host_create(int64_t nsnapshots, const devitocomp_memory_t *memory)
 {
   static const layer_ops_t ops = {
     .reserve = host_reserve,
@@ -374,6 +441,7 @@ layer_t *layer_host_create(int64_t nsnapshots)
   }
   host->layer.ops = &ops;
   host->nsnapshots = nsnapshots;
+  host->memory = memory;
   host->alignment = host->sidecar_stride = 1;
   host->reserved = -1;
   host->entries = calloc(nsnapshots ? (size_t)nsnapshots : 1, sizeof(*host->entries));

@@ -47,6 +47,7 @@ struct devitocomp_store {
   uint64_t raw_bytes;
 
   layer_t *layer;
+  const devitocomp_memory_t *memory;  /* of payloads, unless it is the host's: then NULL */
   record_t *records;
   devitocomp_limits_t limits;
   int bound;
@@ -59,6 +60,7 @@ struct devitocomp_store {
   activity_t activity;
   int64_t index;
   int flags;
+  int tentative;  /* nonzero while failures do not count */
   layer_span_t span;
 
   pages_t staging;
@@ -118,15 +120,16 @@ static void fail(devitocomp_store_t *store, int status, int64_t index, const cha
   devitocomp_failure_t *const failure = &store->failure;
   va_list args;
 
-  if (failure->status != DEVITOCOMP_OK) {
+  if (failure->status != DEVITOCOMP_OK || store->tentative) {
     return;
   }
-  failure->status = status;
   failure->index = index;
   snprintf(failure->action, sizeof(failure->action), "%s", action);
   va_start(args, format);
   vsnprintf(failure->message, sizeof(failure->message), format, args);
   va_end(args);
+  /* Last, as other threads may be asking. */
+  __atomic_store_n(&failure->status, status, __ATOMIC_RELEASE);
 }
 
 /* A provider returned status, which is not DEVITOCOMP_OK. */
@@ -177,6 +180,11 @@ static int is_busy(const devitocomp_store_t *store)
 static char *first_point(const devitocomp_store_t *store, const devitocomp_view_t *view)
 {
   return (char *)view->data + view->offset * (int64_t)store->domain.itemsize;
+}
+
+static int is_on_host(const devitocomp_view_t *view)
+{
+  return view->kind == DEVITOCOMP_EXECUTION_HOST;
 }
 
 static int is_empty(const int64_t *dims, uint32_t rank)
@@ -310,6 +318,12 @@ static const resident_t *find_resident(const devitocomp_store_t *store,
 
 /* *** Slots */
 
+/* Nonzero if payloads are where this process's own code can access them. */
+static int can_touch_payloads(const devitocomp_store_t *store)
+{
+  return devitocomp_store_kind(store) == DEVITOCOMP_EXECUTION_HOST;
+}
+
 static int is_intact(const void *room, uint64_t bytes)
 {
   return !memcmp((const char *)room + bytes, guard, sizeof(guard));
@@ -364,10 +378,13 @@ static int admit(devitocomp_store_t *store, const devitocomp_slot_t *slot,
          "a view of shape %s does not fit the snapshots of %s, of shape %s",
          write_dims(given, sizeof(given), view->dims, view->rank), store->name,
          write_dims(wanted, sizeof(wanted), config->dims, config->rank));
-  } else if (view->kind != DEVITOCOMP_EXECUTION_HOST) {
+  } else if (view->kind < DEVITOCOMP_EXECUTION_HOST
+             || view->kind > DEVITOCOMP_EXECUTION_HIP) {
     fail(store, DEVITOCOMP_UNSUPPORTED, index, action,
-         "a store in host memory does not support views of execution kind %" PRIu32,
-         view->kind);
+         "views of execution kind %" PRIu32 " are not supported", view->kind);
+  } else if (!is_on_host(view) && !is_packed(store, view)) {
+    fail(store, DEVITOCOMP_UNSUPPORTED, index, action,
+         "a view in the memory of a device is not contiguous");
   } else if (!view->data && !is_empty(view->dims, view->rank)) {
     fail(store, DEVITOCOMP_INVALID_ARGUMENT, index, action, "the view has no data");
   } else {
@@ -514,7 +531,9 @@ devitocomp_slot_t devitocomp_store_reserve(devitocomp_store_t *store, int64_t in
     return slot;
   }
   /* Whoever stores a view has written to it. */
-  forget_view(store, &view);
+  if (is_on_host(&view)) {
+    forget_view(store, &view);
+  }
   if (!store->bound) {
     fail_unbound(store, index, action);
     return slot;
@@ -532,7 +551,9 @@ devitocomp_slot_t devitocomp_store_reserve(devitocomp_store_t *store, int64_t in
     fail(store, status, index, action, "%s", store->layer->message);
     return slot;
   }
-  memcpy((char *)store->span.payload + store->span.bytes, guard, sizeof(guard));
+  if (can_touch_payloads(store)) {
+    memcpy((char *)store->span.payload + store->span.bytes, guard, sizeof(guard));
+  }
   if (store->span.sidecar) {
     memcpy((char *)store->span.sidecar + store->limits.sidecar_bytes, guard,
            sizeof(guard));
@@ -559,7 +580,8 @@ void devitocomp_store_commit(devitocomp_store_t *store, devitocomp_slot_t *slot,
     return;
   }
   /* Before the status: a provider that overran is not to be trusted in anything else. */
-  if (!is_intact(store->span.payload, store->span.bytes)) {
+  if (can_touch_payloads(store)
+      && !is_intact(store->span.payload, store->span.bytes)) {
     fail(store, DEVITOCOMP_PROVIDER_ERROR, index, action,
          "the provider wrote beyond the %zu bytes it was given", store->span.bytes);
   } else if (store->span.sidecar
@@ -589,88 +611,138 @@ void devitocomp_store_commit(devitocomp_store_t *store, devitocomp_slot_t *slot,
   record->compress_seconds = now() - slot->start;
 }
 
-DEVITOCOMP_EXPORT
-devitocomp_slot_t devitocomp_store_acquire(devitocomp_store_t *store, int64_t index,
-                                           devitocomp_view_t view, int flags)
+/* Bring a snapshot into a view on the host. Returns zero if it has to be decoded. */
+static int fill_on_host(devitocomp_store_t *store, int64_t index,
+                        const devitocomp_view_t *view, int flags)
 {
-  static const char action[] = "load";
-  devitocomp_slot_t slot = new_slot(index, &view);
-  const resident_t *resident;
+  const resident_t *resident = find_resident(store, view, index);
   devitocomp_view_t source;
-  int status;
 
-  if (!admit(store, &slot, action) || is_empty(view.dims, view.rank)) {
-    return slot;
-  }
-  resident = find_resident(store, &view, index);
-  if (resident && is_view_of(store, resident, &view)) {
+  if (resident && is_view_of(store, resident, view)) {
     if (flags & DEVITOCOMP_WILL_MODIFY) {
-      forget_view(store, &view);
+      forget_view(store, view);
     }
-    return slot;
+    return 1;
   }
   /* This may forget the resident, if it shares memory with the view. */
-  forget_view(store, &view);
+  forget_view(store, view);
   if (resident && resident->index < 0) {
     resident = NULL;
   }
-  if (resident || !holds(store, index)) {
-    if (resident) {
-      source = resident->view;
-    }
-    domain_copy(&store->domain, first_point(store, &view), view.strides,
-                resident ? first_point(store, &source) : NULL,
-                resident ? source.strides : NULL, store->num_threads);
-    if (!(flags & DEVITOCOMP_WILL_MODIFY)) {
-      remember(store, &view, index);
-    }
-    return slot;
+  if (!resident && holds(store, index)) {
+    return 0;
+  }
+  if (resident) {
+    source = resident->view;
+  }
+  domain_copy(&store->domain, first_point(store, view), view->strides,
+              resident ? first_point(store, &source) : NULL,
+              resident ? source.strides : NULL, store->num_threads);
+  if (!(flags & DEVITOCOMP_WILL_MODIFY)) {
+    remember(store, view, index);
+  }
+  return 1;
+}
+
+/* The body of devitocomp_store_acquire. Returns zero on failure. */
+static int acquire(devitocomp_store_t *store, devitocomp_slot_t *slot, int flags)
+{
+  static const char action[] = "load";
+  const devitocomp_view_t *const view = &slot->view;
+  const int64_t index = slot->index;
+  int status;
+
+  if (!admit(store, slot, action)) {
+    return 0;
+  }
+  if (is_empty(view->dims, view->rank)) {
+    return 1;
+  }
+  slot->unwritten = !holds(store, index);
+  if (is_on_host(view) ? fill_on_host(store, index, view, flags) : slot->unwritten) {
+    return 1;
   }
   if (!store->bound) {
     fail_unbound(store, index, action);
-    return slot;
+    return 0;
   }
-  if (!attach_tensor(store, &slot)) {
+  if (!attach_tensor(store, slot)) {
     fail(store, DEVITOCOMP_OUT_OF_MEMORY, index, action,
          "cannot allocate %" PRIu64 " bytes for a contiguous snapshot", store->raw_bytes);
-    return slot;
+    return 0;
   }
   status = store->layer->ops->acquire(store->layer, index, &store->span);
   if (status != DEVITOCOMP_OK) {
     fail(store, status, index, action, "%s", store->layer->message);
-    return slot;
+    return 0;
   }
-  slot.payload_bytes = store->span.bytes;
-  open_slot(store, &slot, DECOMPRESSING, flags);
-  return slot;
+  slot->payload_bytes = store->span.bytes;
+  open_slot(store, slot, DECOMPRESSING, flags);
+  return 1;
 }
 
 DEVITOCOMP_EXPORT
-void devitocomp_store_release(devitocomp_store_t *store, devitocomp_slot_t *slot,
-                              int status, const char *message)
+devitocomp_slot_t devitocomp_store_acquire(devitocomp_store_t *store, int64_t index,
+                                           devitocomp_view_t view, int flags)
 {
-  static const char action[] = "decompress";
-  const int64_t index = slot->index;
-  record_t *record;
+  devitocomp_slot_t slot = new_slot(index, &view);
 
-  if (!close_slot(store, slot, DECOMPRESSING, action)) {
-    return;
+  store->tentative = flags & DEVITOCOMP_TENTATIVE;
+  slot.failed = !acquire(store, &slot, flags);
+  if (!slot.ready) {
+    store->tentative = 0;
   }
-  store->layer->ops->release(store->layer, index);
+  return slot;
+}
+
+/* The body of devitocomp_store_release. */
+static void release(devitocomp_store_t *store, const devitocomp_slot_t *slot, int status,
+                    const char *message)
+{
+  record_t *const record = &store->records[slot->index];
+
+  store->layer->ops->release(store->layer, slot->index);
   if (status != DEVITOCOMP_OK) {
-    fail_provider(store, status, index, action, message);
+    fail_provider(store, status, slot->index, "decompress", message);
     return;
   }
   if (is_staged(store, slot)) {
     domain_copy(&store->domain, first_point(store, &slot->view), slot->view.strides,
                 slot->tensor, store->packed_strides, store->num_threads);
   }
-  if (!(store->flags & DEVITOCOMP_WILL_MODIFY)) {
-    remember(store, &slot->view, index);
+  if (is_on_host(&slot->view) && !(store->flags & DEVITOCOMP_WILL_MODIFY)) {
+    remember(store, &slot->view, slot->index);
   }
-  record = &store->records[index];
   record->decompress_seconds += now() - slot->start;
   record->decompressions++;
+}
+
+DEVITOCOMP_EXPORT
+void devitocomp_store_release(devitocomp_store_t *store, devitocomp_slot_t *slot,
+                              int status, const char *message)
+{
+  if (close_slot(store, slot, DECOMPRESSING, "decompress")) {
+    release(store, slot, status, message);
+  }
+  store->tentative = 0;
+}
+
+DEVITOCOMP_EXPORT
+int devitocomp_store_kind(const devitocomp_store_t *store)
+{
+  return store->memory ? (int)store->memory->kind : DEVITOCOMP_EXECUTION_HOST;
+}
+
+DEVITOCOMP_EXPORT
+devitocomp_tensor_t devitocomp_store_packed(const devitocomp_store_t *store)
+{
+  devitocomp_view_t view;
+
+  memset(&view, 0, sizeof(view));
+  view.rank = store->config.rank;
+  memcpy(view.dims, store->config.dims, sizeof(view.dims));
+  memcpy(view.strides, store->packed_strides, sizeof(view.strides));
+  return devitocomp_store_tensor(store, view);
 }
 
 DEVITOCOMP_EXPORT
@@ -682,7 +754,7 @@ int devitocomp_store_covers(const devitocomp_store_t *store, int64_t index)
 DEVITOCOMP_EXPORT
 int devitocomp_store_failed(const devitocomp_store_t *store)
 {
-  return store->failure.status != DEVITOCOMP_OK;
+  return __atomic_load_n(&store->failure.status, __ATOMIC_ACQUIRE) != DEVITOCOMP_OK;
 }
 
 /* *** Called by the owner of the store */
@@ -732,10 +804,18 @@ static devitocomp_store_t *new_store(const devitocomp_store_config_t *config)
 DEVITOCOMP_EXPORT
 devitocomp_store_t *devitocomp_store_create(const devitocomp_store_config_t *config)
 {
+  return devitocomp_store_create_in(config, NULL);
+}
+
+DEVITOCOMP_EXPORT
+devitocomp_store_t *devitocomp_store_create_in(const devitocomp_store_config_t *config,
+                                               const devitocomp_memory_t *memory)
+{
   devitocomp_store_t *const store = new_store(config);
 
   if (store) {
-    store->layer = layer_host_create(config->nsnapshots);
+    store->memory = memory;
+    store->layer = layer_host_create(config->nsnapshots, memory);
     if (!store->layer) {
       devitocomp_store_destroy(store);
       return NULL;
@@ -788,9 +868,9 @@ void devitocomp_store_destroy(devitocomp_store_t *store)
   free(store);
 }
 
-static int is_alignment(uint64_t value)
+static int is_alignment(uint64_t value, size_t largest)
 {
-  return value && !(value & (value - 1)) && value <= LAYER_MAX_ALIGNMENT;
+  return value && !(value & (value - 1)) && value <= largest;
 }
 
 DEVITOCOMP_EXPORT
@@ -798,6 +878,7 @@ int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *
 {
   static const char action[] = "store";
   const int invalid = DEVITOCOMP_INVALID_ARGUMENT;
+  const size_t largest = store->memory ? store->memory->alignment : LAYER_MAX_ALIGNMENT;
   int status;
 
   if (!claim(store)) {
@@ -806,11 +887,11 @@ int devitocomp_store_bind(devitocomp_store_t *store, const devitocomp_limits_t *
   clear_failure(store);
   if (!limits || limits->struct_size < sizeof(*limits)) {
     fail(store, invalid, -1, action, "the limits are incomplete");
-  } else if (!is_alignment(limits->payload_alignment)) {
+  } else if (!is_alignment(limits->payload_alignment, largest)) {
     fail(store, invalid, -1, action,
-         "a payload alignment of %" PRIu64 " is not a power of two up to %d",
-         limits->payload_alignment, LAYER_MAX_ALIGNMENT);
-  } else if (!is_alignment(limits->sidecar_alignment)) {
+         "a payload alignment of %" PRIu64 " is not a power of two up to %zu",
+         limits->payload_alignment, largest);
+  } else if (!is_alignment(limits->sidecar_alignment, LAYER_MAX_ALIGNMENT)) {
     fail(store, invalid, -1, action,
          "a sidecar alignment of %" PRIu64 " is not a power of two up to %d",
          limits->sidecar_alignment, LAYER_MAX_ALIGNMENT);
@@ -1012,8 +1093,13 @@ static void put(devitocomp_store_t *store, int64_t index, const void *payload,
   }
   status = ops->reserve(store->layer, index, bytes, &room);
   if (status == DEVITOCOMP_OK) {
-    if (bytes) {
+    if (bytes && can_touch_payloads(store)) {
       memcpy(room.payload, payload, bytes);
+    } else if (bytes && !store->memory->copy(room.payload, payload, bytes)) {
+      ops->abandon(store->layer);
+      fail(store, DEVITOCOMP_PROVIDER_ERROR, index, action, "copying to %s failed",
+           store->memory->name);
+      return;
     }
     if (room.sidecar) {
       memcpy(room.sidecar, sidecar, (size_t)store->limits.sidecar_bytes);

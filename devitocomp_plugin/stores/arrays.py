@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from devitocomp_plugin import abi
+from devitocomp_plugin.device import DevicePlan
 from devitocomp_plugin.exceptions import CompressionError
 
 __all__ = ['ArrayAccess']
@@ -20,8 +21,12 @@ class ArrayAccess:
 
     @cached_property
     def _plan(self):
-        return self.provider.plan(self.dtype, self.shape,
-                                  options=self.compression.options)
+        kind = self._choose_kind(self.provider)
+        options = self.compression.options
+        if kind == 'host':
+            return self.provider.plan(self.dtype, self.shape, options=options)
+        return DevicePlan(self.provider, self.dtype, self.shape, options, kind,
+                          self.on_device)
 
     def read(self, index):
         """

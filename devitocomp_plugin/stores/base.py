@@ -6,6 +6,7 @@ import weakref
 from contextlib import contextmanager
 
 import numpy as np
+from devito import configuration
 
 from devitocomp_plugin import abi
 from devitocomp_plugin.exceptions import CompressionError, StoreError
@@ -41,6 +42,9 @@ class SnapshotStore(ArrayAccess):
     compression : DevitoComp
     """
 
+    on_device = False
+    """Whether payloads are in the memory of a device."""
+
     path = None
     """Where the store lies: a directory, or None if it is in memory or undecided yet."""
 
@@ -55,6 +59,7 @@ class SnapshotStore(ArrayAccess):
         self.compression = compression
 
         self.provider = None
+        self.kind = 'host'  # in which the provider executes
         self.limits = None
         self._handle = None
         self._destroy = None
@@ -83,7 +88,7 @@ class SnapshotStore(ArrayAccess):
         """Whether it has been accessed."""
         return self._handle is not None
 
-    def open(self, write, needed=True):
+    def open(self, write, needed=True, kind=None):
         """
         Access the store for the first time; later calls have no effect. Under MPI all
         ranks have to call this at once, and all get the same result.
@@ -94,6 +99,8 @@ class SnapshotStore(ArrayAccess):
             Whether snapshots are going to be written.
         needed : bool, optional
             False if no store is to be made in order to read from it.
+        kind : str, optional
+            The execution kind of what is going to access it, if that is known.
 
         Returns
         -------
@@ -107,6 +114,7 @@ class SnapshotStore(ArrayAccess):
         """
         with self._lock:
             if self._handle is None:
+                self.kind = kind or self.kind
                 handle = self._open(write, needed)
                 if handle is not None:
                     self._attach(handle)
@@ -154,15 +162,16 @@ class SnapshotStore(ArrayAccess):
 
     @property
     def _held(self):
-        """What the snapshots were compressed by; None if there are none."""
+        """The record of what compressed the snapshots; None if there are none."""
         raise NotImplementedError
 
-    def _accept(self, provider):
-        """Take note of the provider of the snapshots to come."""
+    def _accept(self, record):
+        """Take note of what the snapshots to come are compressed by."""
 
-    def bind(self, provider):
+    def bind(self, provider, kind='host'):
         """
-        Let a provider read and write the snapshots of the store, which is open.
+        Let a provider, executing in some kind, read and write the snapshots of the store,
+        which is open.
 
         Raises
         ------
@@ -170,23 +179,32 @@ class SnapshotStore(ArrayAccess):
             If there are snapshots that it cannot decode.
         """
         with self._lock:
-            if provider is self.provider:
+            if provider is self.provider and kind == self.kind:
                 return
-            held = self._held
-            if held is not None and held != payload_kind(provider):
+            held, new = self._held, payload_record(provider, kind)
+            if held is not None and payload_kind(held) != payload_kind(new):
                 raise StoreError(
-                    f"The snapshots of `{self.name}` were compressed by {held}, and "
-                    f"cannot be read or extended by {payload_kind(provider)}; use a "
-                    f"provider of the former, or drop them with `{self.name}.clear()`"
+                    f"The snapshots of `{self.name}` were compressed by "
+                    f"{payload_kind(held)}, and cannot be read or extended by "
+                    f"{payload_kind(new)}; use a provider of the former, or drop them "
+                    f"with `{self.name}.clear()`"
                 )
-            self._accept(provider)
+            self._accept(new)
             if all(self.shape):
                 # Else a rank without points: nothing will ever be compressed
-                limits = provider.check_tensor(self.dtype, self.shape,
-                                               self.compression.options)
-                self._set_limits(limits, provider)
-            self.provider = provider
+                self._set_limits(self._find_limits(provider, kind), provider)
+            self.provider, self.kind = provider, kind
             self.__dict__.pop('_plan', None)
+
+    def _find_limits(self, provider, kind):
+        """Those of all plans that may come to compress snapshots."""
+        kinds = provider.decoders(kind) & {kind, 'host'} & provider.claims.execution_kinds
+        first, *rest = (provider.check_tensor(self.dtype, self.shape,
+                                              self.compression.options, kind=i)
+                        for i in sorted(kinds | {kind}))
+        for i in rest:
+            first = first.join(i)
+        return first
 
     def _set_limits(self, limits, provider):
         status = abi.runtime().devitocomp_store_bind(self._handle,
@@ -200,7 +218,17 @@ class SnapshotStore(ArrayAccess):
     def settle(self):
         """Find a provider, if there is none yet."""
         if self.provider is None:
-            self.bind(current_provider())
+            provider = current_provider()
+            self.bind(provider, self._choose_kind(provider))
+
+    def _choose_kind(self, provider):
+        """The execution kind for whoever has no preference, Python that is."""
+        kinds = [i for i in preferred_kinds() if provider.supports(i)
+                 and not (self.on_device and i == 'host')]
+        held = self._held
+        return next((i for i in kinds if held is None
+                     or payload_kind(held) == payload_kind(payload_record(provider, i))),
+                    kinds[0] if kinds else 'host')
 
     # Runs of generated code
 
@@ -320,6 +348,23 @@ class SnapshotStore(ArrayAccess):
         raise NotImplementedError
 
 
-def payload_kind(provider):
+def payload_record(provider, kind):
+    """What there is to know of who compresses payloads, for them to be decompressed."""
+    record = {'name': provider.name, 'version': provider.version,
+              'payload_version': provider.payload_version}
+    decoders = provider.decoders(kind)
+    if 'host' not in decoders:
+        record['kinds'] = sorted(decoders)
+    return record
+
+
+def payload_kind(record):
     """What has to be equal for payloads to be exchanged."""
-    return f"{provider.name}, payload version {provider.payload_version}"
+    kinds = f", on {' or '.join(record['kinds'])}" if 'kinds' in record else ''
+    return f"{record['name']}, payload version {record['payload_version']}{kinds}"
+
+
+def preferred_kinds():
+    """All execution kinds. A device is asked for only if the host won't do."""
+    language = configuration['language']
+    return sorted(abi.EXECUTION_KINDS.values(), key=lambda i: (i != 'host', i != language))

@@ -6,13 +6,18 @@ import tempfile
 import weakref
 from contextlib import suppress
 from functools import cache, cached_property
-from types import SimpleNamespace
 
 import numpy as np
 
 from devitocomp_plugin import abi
 from devitocomp_plugin.exceptions import DevitoCompError, StoreError
-from devitocomp_plugin.layers import Disk, DiskHost, keeps
+from devitocomp_plugin.layers import (
+    Disk,
+    DiskDevice,
+    DiskHost,
+    DiskHostDevice,
+    keeps,
+)
 from devitocomp_plugin.parallel import (
     find_comm,
     on_any_rank,
@@ -20,7 +25,7 @@ from devitocomp_plugin.parallel import (
     raise_together,
 )
 from devitocomp_plugin.stores import directories, manifest
-from devitocomp_plugin.stores.base import SnapshotStore, payload_kind
+from devitocomp_plugin.stores.base import SnapshotStore
 from devitocomp_plugin.stores.resources import check_free_space, room_bytes, staging_cap
 
 __all__ = ['DiskStore']
@@ -33,7 +38,7 @@ sweep_once = cache(directories.sweep)
 writers = weakref.WeakValueDictionary()
 
 
-@keeps(Disk, DiskHost)
+@keeps(Disk, DiskHost, DiskDevice, DiskHostDevice)
 class DiskStore(SnapshotStore):
 
     """
@@ -249,7 +254,7 @@ class DiskStore(SnapshotStore):
         self._attach(self._open_files())
         provider, self.provider = self.provider, None
         if provider is not None:
-            self.bind(provider)
+            self.bind(provider, self.kind)
 
     def _give_up_lock(self):
         """
@@ -281,20 +286,18 @@ class DiskStore(SnapshotStore):
         provider = self._manifest['provider']
         if provider is None or not self.usage.stored_bytes:
             return None
-        return payload_kind(SimpleNamespace(**provider))
+        return provider
 
-    def bind(self, provider):
+    def bind(self, provider, kind='host'):
         with self._lock:
             # It may have been empty when it was opened
             if self._writer is None and self._manifest['provider'] is None:
                 self._read_manifest()
                 if self._manifest['provider'] is not None:
                     self.provider = None
-            super().bind(provider)
+            super().bind(provider, kind)
 
-    def _accept(self, provider):
-        record = {'name': provider.name, 'version': provider.version,
-                  'payload_version': provider.payload_version}
+    def _accept(self, record):
         if self._writer is not None and self._manifest['provider'] != record:
             self._manifest = {**self._manifest, 'provider': record}
             manifest.write(self._directory, self._manifest)

@@ -4,13 +4,13 @@ import ctypes as ct
 
 from devitocomp_plugin import abi
 from devitocomp_plugin.exceptions import StoreError
-from devitocomp_plugin.layers import Host, NoLayers, keeps
-from devitocomp_plugin.stores.base import SnapshotStore, payload_kind
+from devitocomp_plugin.layers import Host, HostDevice, NoLayers, keeps
+from devitocomp_plugin.stores.base import SnapshotStore, payload_record
 
 __all__ = ['HostStore']
 
 
-@keeps(NoLayers, Host)
+@keeps(NoLayers, Host, HostDevice)
 class HostStore(SnapshotStore):
 
     """The compressed snapshots of one function, in host memory."""
@@ -19,17 +19,20 @@ class HostStore(SnapshotStore):
     _dump = None
 
     def empty_like(self):
-        return HostStore(self.name, self.nsnapshots, self.dtype, self.shape,
-                         self.compression)
+        return type(self)(self.name, self.nsnapshots, self.dtype, self.shape,
+                          self.compression)
 
     def _open(self, write, needed):
         if not (write or needed or self._dump is not None):
             return None
-        handle = abi.runtime().devitocomp_store_create(ct.byref(self._config))
+        handle = self._create()
         if not handle:
             raise StoreError(f"Out of memory: no store for the {self.nsnapshots} "
                              f"snapshots of `{self.name}`")
         return handle
+
+    def _create(self):
+        return abi.runtime().devitocomp_store_create(ct.byref(self._config))
 
     @property
     def nbytes_max(self):
@@ -43,12 +46,12 @@ class HostStore(SnapshotStore):
         if self._dump is not None:
             return self._dump['provider']
         if self.provider is not None and self.usage.stored_bytes:
-            return payload_kind(self.provider)
+            return payload_record(self.provider, self.kind)
         return None
 
-    def bind(self, provider):
+    def bind(self, provider, kind='host'):
         with self._lock:
-            super().bind(provider)
+            super().bind(provider, kind)
             self._put_dump()
 
     def is_stored(self, index):
@@ -75,10 +78,15 @@ class HostStore(SnapshotStore):
             if lib.devitocomp_store_peek(self._handle, i, ct.byref(payload),
                                          ct.byref(size), ct.byref(sidecar)) == abi.OK:
                 nside = self.info(i).sidecar_bytes
-                snapshots[i] = (_bytes(payload, size.value), _bytes(sidecar, nside))
+                snapshots[i] = (self._get_bytes(payload, size.value),
+                                _bytes(sidecar, nside))
         if not snapshots:
             return None
-        return {'provider': payload_kind(self.provider), 'snapshots': snapshots}
+        return {'provider': payload_record(self.provider, self.kind),
+                'snapshots': snapshots}
+
+    def _get_bytes(self, payload, size):
+        return _bytes(payload, size)
 
     def restore(self, dump):
         self._dump = dump

@@ -129,6 +129,9 @@ class CompressedTimeFunction(TimeFunction):
     is_regular = False
     is_autopaddable = False
 
+    # Nor is it ever on a device, where its buffers are
+    _mem_host = True
+
     __rkwargs__ = TimeFunction.__rkwargs__ + ('compression', 'layers', 'serialization')
 
     _C_structname = StoreStruct.__name__

@@ -7,7 +7,8 @@ from devito.symbolics import Macro
 from devito.symbolics.extended_dtypes import NoDeclStruct
 from devito.types import LocalObject
 
-__all__ = ['Execution', 'Plan', 'PlanPointer', 'Slot', 'Tensor', 'View']
+__all__ = ['Execution', 'Plan', 'PlanPointer', 'Slot', 'Tensor', 'View',
+           'foreign_struct']
 
 
 def foreign_struct(name):
