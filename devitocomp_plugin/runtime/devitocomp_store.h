@@ -285,7 +285,7 @@ void devitocomp_store_destroy(devitocomp_store_t *store);
 
 /*
  * Tell the store which limits its payloads obey. Allowed at any time outside a run; with
- * limits other than the current ones only while the store is empty. (On disk only payload
+ * limits that those stored do not obey only while the store is empty. (On disk only payload
  * version and sidecar bytes matter: the rest is about memory.)
  * Returns DEVITOCOMP_OK, _INVALID_ARGUMENT (alignment 0, not a power of two or above
  * 4096; a size above 2^62; see devitocomp_store_failure for the message),

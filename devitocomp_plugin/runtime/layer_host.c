@@ -368,11 +368,25 @@ static int same_limits(const devitocomp_limits_t *a, const devitocomp_limits_t *
          && a->sidecar_alignment == b->sidecar_alignment;
 }
 
+/* Nonzero if the payloads that are stored obey those limits too. */
+static int content_obeys(const layer_host_t *host, const devitocomp_limits_t *limits)
+{
+  return limits->payload_version == host->limits.payload_version
+         && limits->sidecar_bytes == host->limits.sidecar_bytes
+         && limits->sidecar_alignment == host->limits.sidecar_alignment
+         && limits->payload_alignment <= host->alignment;
+}
+
 static int host_bind(layer_t *layer, const devitocomp_limits_t *limits)
 {
   layer_host_t *const host = (layer_host_t *)layer;
 
   if (same_limits(limits, &host->limits)) {
+    return DEVITOCOMP_OK;
+  }
+  if (host->nstored && content_obeys(host, limits)) {
+    host->limits = *limits;
+    host->max_bytes = (size_t)limits->max_compressed_bytes;
     return DEVITOCOMP_OK;
   }
   if (host->nstored) {

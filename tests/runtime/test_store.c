@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "testing.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -637,10 +638,10 @@ static void test_failures(void)
   devitocomp_store_end(store);
   CHECK(devitocomp_store_begin(store, 2) == DEVITOCOMP_OK);
   view = view_of(&f, 0);
-  view.kind = DEVITOCOMP_EXECUTION_CUDA;
+  view.kind = DEVITOCOMP_EXECUTION_HIP + 1;
   slot = devitocomp_store_reserve(store, 0, view);
   CHECK(!slot.ready);
-  CHECK(failed_with(store, DEVITOCOMP_UNSUPPORTED, 0, "store", "host memory"));
+  CHECK(failed_with(store, DEVITOCOMP_UNSUPPORTED, 0, "store", "execution kind 4"));
   devitocomp_store_end(store);
   CHECK(devitocomp_store_begin(store, 2) == DEVITOCOMP_OK);
   view.kind = DEVITOCOMP_EXECUTION_HOST;
@@ -789,6 +790,23 @@ static void test_bind(void)
   limits.payload_version++;
   CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_INVALID_ARGUMENT);
   CHECK(failed_with(store, DEVITOCOMP_INVALID_ARGUMENT, -1, "store", "other limits"));
+  limits = default_limits;
+  limits.payload_alignment *= 2;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_INVALID_ARGUMENT);
+  limits = default_limits;
+  limits.sidecar_bytes--;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_INVALID_ARGUMENT);
+  /* Those that it obeys: room is as large as asked for, from now on. */
+  limits = default_limits;
+  limits.max_compressed_bytes += 10;
+  limits.payload_alignment /= 2;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_OK);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  save(store, 2, &f, 0, EXTRA + 10, DEVITOCOMP_OK);
+  CHECK(load(store, 1, &f, 0, 0, DEVITOCOMP_OK));
+  CHECK(!devitocomp_store_failed(store));
+  devitocomp_store_end(store);
+  limits.payload_version++;
   devitocomp_store_clear(store);
   CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_OK);
   devitocomp_store_destroy(store);
@@ -1309,6 +1327,223 @@ static void test_metadata(void)
 }
 
 /* Any sequence of calls against plain arrays. */
+/* *** Memory that nobody can access */
+
+enum { CHUNK = 80 << 20 };
+
+static size_t device_left, device_used;
+
+static size_t *device_header(void *memory)
+{
+  return (size_t *)((char *)memory - 4096);
+}
+
+static void *device_allocate(size_t bytes)
+{
+  char *base;
+
+  if (bytes > device_left) {
+    return NULL;
+  }
+  base = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+              0);
+  *(size_t *)base = bytes;
+  mprotect(base + 4096, bytes, PROT_NONE);
+  device_left -= bytes;
+  device_used += bytes;
+  return base + 4096;
+}
+
+static void device_release(void *memory)
+{
+  const size_t bytes = *device_header(memory);
+
+  device_left += bytes;
+  device_used -= bytes;
+  munmap(device_header(memory), bytes + 4096);
+}
+
+static char *device_range;  /* what copies may access: all of one allocation */
+static size_t device_range_bytes;
+
+static int device_copy(void *to, const void *from, size_t bytes)
+{
+  const int overlap = (char *)to < (const char *)from + bytes
+    && (const char *)from < (char *)to + bytes;
+
+  CHECK(!overlap);
+  mprotect(device_range, device_range_bytes, PROT_READ | PROT_WRITE);
+  memcpy(to, from, bytes);
+  mprotect(device_range, device_range_bytes, PROT_NONE);
+  return 1;
+}
+
+static const devitocomp_memory_t device_memory = {
+  DEVITOCOMP_EXECUTION_CUDA, "device memory", 256, device_allocate, device_release,
+  device_copy
+};
+
+static devitocomp_view_t device_view(void *data)
+{
+  devitocomp_view_t view;
+
+  memset(&view, 0, sizeof(view));
+  view.data = data;
+  view.rank = 3;
+  view.kind = DEVITOCOMP_EXECUTION_CUDA;
+  view.dims[0] = NX;
+  view.dims[1] = NY;
+  view.dims[2] = NZ;
+  view.strides[0] = NY * NZ;
+  view.strides[1] = NZ;
+  view.strides[2] = 1;
+  return view;
+}
+
+/* Store bytes that begin with a number. */
+static int device_save(devitocomp_store_t *store, int64_t index, int value, size_t bytes)
+{
+  static char payload[RAW + EXTRA];
+  devitocomp_slot_t slot = devitocomp_store_reserve(store, index,
+                                                    device_view(&device_left));
+
+  if (!slot.ready) {
+    return 0;
+  }
+  if (!device_range) {
+    device_range = slot.payload;
+    device_range_bytes = *device_header(slot.payload);
+  }
+  CHECK(slot.tensor == &device_left);
+  CHECK((uintptr_t)slot.payload % 64 == 0);
+  memset(payload, value, sizeof(payload));
+  device_copy(slot.payload, payload, bytes);
+  slot.payload_bytes = bytes;
+  memcpy(slot.sidecar, &index, sizeof(index));
+  devitocomp_store_commit(store, &slot, DEVITOCOMP_OK, NULL);
+  return 1;
+}
+
+static int device_holds(devitocomp_store_t *store, int64_t index, int value, size_t bytes)
+{
+  devitocomp_slot_t slot = devitocomp_store_acquire(store, index,
+                                                    device_view(&device_left), 0);
+  char payload[RAW + EXTRA];
+  int good;
+
+  if (!slot.ready) {
+    return 0;
+  }
+  device_copy(payload, slot.payload, bytes);
+  good = slot.payload_bytes == bytes && !memcmp(slot.sidecar, &index, sizeof(index))
+    && payload[0] == (char)value && payload[bytes - 1] == (char)value;
+  devitocomp_store_release(store, &slot, DEVITOCOMP_OK, NULL);
+  return good;
+}
+
+static void test_device(void)
+{
+  const devitocomp_store_config_t config = {
+    "usave", 40, DEVITOCOMP_FLOAT32, 3, {NX, NY, NZ}
+  };
+  devitocomp_store_t *const store = devitocomp_store_create_in(&config, &device_memory);
+  devitocomp_limits_t limits = default_limits;
+  devitocomp_view_t view;
+  devitocomp_slot_t slot;
+  const void *payload, *sidecar;
+  size_t sizes[40], stored = 0, bytes;
+  int i, round;
+
+  device_left = CHUNK;
+  CHECK(devitocomp_store_kind(store) == DEVITOCOMP_EXECUTION_CUDA);
+  limits.payload_alignment = 512;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_INVALID_ARGUMENT);
+  CHECK(failed_with(store, DEVITOCOMP_INVALID_ARGUMENT, -1, "store", "up to 256"));
+  limits.payload_alignment = 64;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_OK);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+
+  /* Never written: the caller zeroes. */
+  slot = devitocomp_store_acquire(store, 3, device_view(&device_left), 0);
+  CHECK(!slot.ready && slot.unwritten && !slot.failed);
+
+  for (round = 0; round < 3; round++) {
+    for (i = 0; i < 40; i++) {
+      stored -= round ? sizes[i] + SIDECAR : 0;
+      sizes[i] = 1 + draw(RAW + EXTRA);
+      stored += sizes[i] + SIDECAR;
+      CHECK(device_save(store, i, i + round, sizes[i]));
+      CHECK(usage_of(store).stored_bytes == stored || !round);
+    }
+    for (i = 0; i < 40; i++) {
+      CHECK(device_holds(store, i, i + round, sizes[i]));
+    }
+  }
+  /* Larger by a little each time: the room overlaps with where it is to go. */
+  for (i = 0; i < 20; i++) {
+    CHECK(device_save(store, 7, i, (size_t)(300 + i)));
+    CHECK(device_holds(store, 7, i, (size_t)(300 + i)));
+  }
+  stored += 319 - sizes[7];
+  CHECK(usage_of(store).stored_bytes == stored);
+  CHECK(usage_of(store).resident_bytes >= device_used - 4096);
+  CHECK(!devitocomp_store_failed(store));
+
+  /* Failures that do not count, and the same one when it does. */
+  slot = devitocomp_store_acquire(store, 40, device_view(&device_left),
+                                  DEVITOCOMP_TENTATIVE);
+  CHECK(!slot.ready && slot.failed && !devitocomp_store_failed(store));
+  slot = devitocomp_store_acquire(store, 5, device_view(&device_left),
+                                  DEVITOCOMP_TENTATIVE);
+  CHECK(slot.ready);
+  devitocomp_store_release(store, &slot, DEVITOCOMP_CORRUPT_PAYLOAD, "bad");
+  CHECK(!devitocomp_store_failed(store));
+  slot = devitocomp_store_acquire(store, 5, device_view(&device_left), 0);
+  devitocomp_store_release(store, &slot, DEVITOCOMP_CORRUPT_PAYLOAD, "bad");
+  CHECK(failed_with(store, DEVITOCOMP_CORRUPT_PAYLOAD, 5, "decompress", "bad"));
+  devitocomp_store_end(store);
+
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  view = device_view(&device_left);
+  view.strides[1]++;
+  slot = devitocomp_store_reserve(store, 0, view);
+  CHECK(!slot.ready);
+  CHECK(failed_with(store, DEVITOCOMP_UNSUPPORTED, 0, "store", "not contiguous"));
+  devitocomp_store_end(store);
+
+  /* Pickling: in by way of put, out by way of peek. */
+  memset(sizes, 9, sizeof(sizes));
+  CHECK(devitocomp_store_put(store, 11, sizes, 77, sizes) == DEVITOCOMP_OK);
+  CHECK(devitocomp_store_peek(store, 11, &payload, &bytes, &sidecar) == DEVITOCOMP_OK);
+  CHECK(bytes == 77);
+  device_copy(sizes, payload, 77);
+  CHECK(((char *)sizes)[76] == 9);
+
+  /* All is given back. */
+  devitocomp_store_clear(store);
+  CHECK(device_used == 0);
+  device_range = NULL;
+
+  /* No memory: what is stored stays. */
+  device_left = CHUNK;
+  limits.max_compressed_bytes = 30 << 20;
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_OK);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  CHECK(device_save(store, 0, 42, 100));
+  limits.max_compressed_bytes = 100 << 20;
+  devitocomp_store_end(store);
+  CHECK(devitocomp_store_bind(store, &limits) == DEVITOCOMP_OK);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  CHECK(!device_save(store, 1, 43, 100));
+  CHECK(failed_with(store, DEVITOCOMP_OUT_OF_MEMORY, 1, "store", "host-device"));
+  devitocomp_store_end(store);
+  CHECK(devitocomp_store_begin(store, 1) == DEVITOCOMP_OK);
+  CHECK(device_holds(store, 0, 42, 100));
+  devitocomp_store_end(store);
+  devitocomp_store_destroy(store);
+  CHECK(device_used == 0);
+}
+
 static void test_random(uint64_t start)
 {
   enum { N = 12, SLOTS = 3, STEPS = 1500 };
@@ -1416,6 +1651,7 @@ int main(void)
   test_statistics();
   test_pickling();
   test_metadata();
+  test_device();
   for (i = 0; i < 60; i++) {
     test_random(i);
   }
