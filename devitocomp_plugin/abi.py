@@ -283,8 +283,8 @@ def make_tensor(dtype, shape, strides=None):
 
 def execution(kind='host', num_threads=0):
     """
-    A filled-in `devitocomp_execution_t`: for 'host', or for 'cuda' or 'hip' on the default
-    stream.
+    A filled-in `devitocomp_execution_t`: for 'host', or for 'cuda' or 'hip' on the
+    default stream.
     """
     code = next(k for k, v in EXECUTION_KINDS.items() if v == kind)
     return Execution(ct.sizeof(Execution), code, max(int(num_threads), 0), 0, None)

@@ -67,7 +67,8 @@ class DevicePlan:
         True if payloads are in the memory of the device.
     """
 
-    def __init__(self, provider, dtype, shape, options=None, kind='cuda', on_device=False):
+    def __init__(self, provider, dtype, shape, options=None, kind='cuda',
+                 on_device=False):
         self._memory = device_memory(kind)
         self._plan = provider.plan(dtype, shape, options=options, kind=kind)
         self._nbytes = int(np.prod(shape, dtype=np.int64))*np.dtype(dtype).itemsize

@@ -34,6 +34,7 @@ class CompressionMixin:
 
     _provider = None
     _link_token = None
+    _stages = {}
 
     @classmethod
     def _get_lowerer(cls):
@@ -48,6 +49,7 @@ class CompressionMixin:
             op = super()._build(expressions, **kwargs)
             if build.is_compressed:
                 op._attach(build.provider)
+                op._stages = build.stages
         return op
 
     @classmethod
@@ -68,6 +70,7 @@ class CompressionMixin:
             lowerer = cls._get_lowerer()(current_build().provider,
                                          data_movs=graph.data_movs, **kwargs)
             lower_copies(graph, lowerer=lowerer, **kwargs)
+            current_build().stages.update(lowerer.stages)
         return super()._specialize_iet(graph, **kwargs)
 
     def _attach(self, provider):

@@ -9,20 +9,45 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devito import configuration
 from programs import Environment, programs
 
-__all__ = ['compare', 'configurations', 'differences', 'label', 'mpirun', 'pairwise',
-           'rtol']
+from devitocomp_plugin import (
+    Device,
+    Disk,
+    DiskDevice,
+    DiskHost,
+    DiskHostDevice,
+    Host,
+    HostDevice,
+    NoLayers,
+)
+
+__all__ = ['compare', 'composite_layers', 'configurations', 'differences', 'label',
+           'language', 'layers_in_memory', 'layers_on_disk', 'mpirun', 'pairwise', 'rtol']
 
 HERE = Path(__file__).resolve().parent
 
 # Exact without it
 rtol = float(os.environ['DEVITOCOMP_RTOL']) if 'DEVITOCOMP_RTOL' in os.environ else None
 
-languages = ('openmp', 'C', 'CXX', 'CXXopenmp')
-modes = ('advanced', 'noop', 'advanced-fsg', ('fuse', 'blocking', 'simd', 'openmp'))
-options = ({}, {'index-mode': 'int64', 'linearize': True}, {'errctl': 'max'},
-           {'blocklevels': 2, 'par-collapse-ncores': 1})
+# The backend is the one of Devito's configuration: CUDA or HIP if it says so
+language = configuration['language']
+if language in ('cuda', 'hip'):
+    languages = (language,)
+    modes = ('advanced', 'noop', 'advanced-fsg', ('fuse', 'cire-sops', language))
+    options = ({}, {'index-mode': 'int64'}, {'errctl': 'max'},
+               {'buf-async-degree': 1, 'par-tile': (2, 4, 8)})
+    layers_in_memory = (NoLayers, HostDevice, Device)
+    layers_on_disk = (DiskDevice, DiskHostDevice)
+    composite_layers = (HostDevice, Device, *layers_on_disk)
+else:
+    languages = ('openmp', 'C', 'CXX', 'CXXopenmp')
+    modes = ('advanced', 'noop', 'advanced-fsg', ('fuse', 'blocking', 'simd', 'openmp'))
+    options = ({}, {'index-mode': 'int64', 'linearize': True}, {'errctl': 'max'},
+               {'blocklevels': 2, 'par-collapse-ncores': 1})
+    layers_in_memory = (NoLayers, Host)
+    layers_on_disk = composite_layers = (Disk, DiskHost)
 
 
 def configurations(*more):
@@ -50,7 +75,7 @@ def label(config):
     return '-'.join([language, mode, *(f'{k}={v}' for k, v in option.items())])
 
 
-def compare(name, compression, config=('openmp', 'advanced', {}), **kwargs):
+def compare(name, compression, config=(languages[0], 'advanced', {}), **kwargs):
     """Run a program dense and compressed, and compare what it returns."""
     language, mode, option = config
     # A copy, as Devito adds to it

@@ -12,7 +12,7 @@ enter it.
 
 import numpy as np
 import pytest
-from acceptance import compare, configurations, label, pairwise, rtol
+from acceptance import compare, configurations, label, language, pairwise, rtol
 from devito import Dimension, Eq, Function, Grid, Operator, TimeFunction
 from programs import Environment, programs
 
@@ -108,8 +108,10 @@ def test_generated_code(compression):
     options = 'NULL' if rtol is None else f'"{compression.options}"'
     call = f'devitocomp_plan_create(DEVITOCOMP_ABI_VERSION,&tensor,&exec,{options},&plan)'
     assert call in code
-    assert code.count('devitocomp_compress(') == 1 + ('strided' in
-                                                      current_provider().claims.flags)
+    # Where a run over part of the domain needs a call of its own
+    twice = 'strided' in current_provider().claims.flags and language not in ('cuda',
+                                                                              'hip')
+    assert code.count('devitocomp_compress(') == 1 + twice
     assert code.count('devitocomp_plan_destroy(') == code.count('devitocomp_plan_create(')
 
     g = Function(name='g', grid=env.grid)

@@ -17,7 +17,8 @@ from devito.passes.iet import check_stability, linearize, mpiize
 from devito.passes.iet.languages.CXX import CXXPrinter
 from devito.passes.iet.languages.targets import Target
 from devito.symbolics import retrieve_functions
-from devito.tools import as_tuple, is_integer
+from devito.tools import as_tuple, is_integer, prod
+from devito.types import device_layer, host_layer
 
 from devitocomp_plugin.cuda.compiler import adapt_compiler
 from devitocomp_plugin.cuda.data import DeviceDataManager
@@ -25,6 +26,8 @@ from devitocomp_plugin.cuda.kernels import DeviceParizer
 from devitocomp_plugin.cuda.language import DeviceOrchestrator
 from devitocomp_plugin.cuda.snapshots import DeviceCopyLowerer
 from devitocomp_plugin.cuda.timing import instrument
+from devitocomp_plugin.types.buffer import SnapshotBuffer
+from devitocomp_plugin.types.functions import CompressedTimeFunction
 
 __all__ = ['register_operators']
 
@@ -113,6 +116,23 @@ class DeviceOperatorMixin:
         # Devito's key for the JIT cache is the source, which says nothing of the runtime
         op._headers.add(('DEVITOCOMP_DEVICE_KEY', f'"{op._compiler.key}"'))
         return op
+
+    def _enrich_memreport(self, args):
+        report = dict(super()._enrich_memreport(args))
+        host, device = (args.nbytes_consumed[i] for i in (host_layer, device_layer))
+        for p in self.parameters:
+            if isinstance(p, SnapshotBuffer):
+                # The host's part is never touched
+                nbytes = args._get_nbytes(p)
+                host, device = host - nbytes, device + nbytes
+            elif isinstance(p, CompressedTimeFunction):
+                f = args[p.name]
+                f = getattr(f, 'function', f)
+                raw = prod(f.shape[1:])*np.dtype(f.dtype).itemsize
+                transit = f._store.nbytes_transit
+                device += f.nbytes_max_device + self._stages[p.name]*raw + transit
+                host += transit
+        return {**report, 'host': host, 'device': device}
 
     def _autotune(self, args, setup):
         # Block shapes are those that the Operator was built with

@@ -36,8 +36,8 @@ class DeviceCopyLowerer(CopyLowerer):
     options : dict
         The optimization options.
         Accepted: ['buf-async-degree', 'gpu-fit'].
-        * 'buf-async-degree': Snapshots that are compressed, or loaded ahead of time, while
-          the device computes. With 1 it waits for each of them.
+        * 'buf-async-degree': Snapshots that are worked on while the device computes, the
+          one that it has just made or waits for included. With 1 it waits for each.
         * 'gpu-fit': The functions that are on the device.
 
     Examples
@@ -155,6 +155,8 @@ class DeviceCopyLowerer(CopyLowerer):
         exec_, tensor = Execution('exec'), Tensor('tensor')
         kind = Macro(f'DEVITOCOMP_EXECUTION_{self.kinds[f].upper()}')
         nloads, nsaves = (len(self.indices.get((f, i), ())) for i in (True, False))
+        self.stages[f.name] = (self.degree*(nsaves > 0) +
+                               (nloads + self.degree - 1)*(nloads > 0))
         body = [
             Call('devitocomp_exec', [device, kind], retobj=exec_),
             Call('devitocomp_store_packed', [f], retobj=tensor),

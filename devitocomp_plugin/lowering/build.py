@@ -11,7 +11,18 @@ __all__ = ['Build', 'building', 'current_build']
 
 class Build:
 
-    """The building of one Operator. The provider is looked for once, if at all."""
+    """
+    The building of one Operator. The provider is looked for once, if at all.
+
+    Attributes
+    ----------
+    stages : dict
+        By the name of each compressed function, the snapshots of it that are held
+        uncompressed in the memory of a device.
+    """
+
+    def __init__(self):
+        self.stages = {}
 
     @cached_property
     def provider(self):

@@ -149,6 +149,7 @@ class CopyLowerer:
         self.nthreads = sregistry.nthreads if options.get('openmp') else 1
 
         self.kinds = {}
+        self.stages = {}
         self.plans = {}
         self.efuncs = []
 
@@ -169,8 +170,8 @@ class CopyLowerer:
         """
         if 'device' in function.layers.names:
             raise InvalidOperator(
-                f"`{function.name}` has layers={str(function.layers)!r}, but Operators of "
-                f"language={language!r} have no compressed snapshots on devices; choose "
+                f"`{function.name}` has layers={str(function.layers)!r}, but Operators "
+                f"of language={language!r} do not compress on devices; choose "
                 f"layers='host', 'disk' or 'disk-host', or language='cuda' or 'hip'"
             )
         return 'host'

@@ -161,6 +161,17 @@ class SnapshotStore(ArrayAccess):
         raise NotImplementedError
 
     @property
+    def nbytes_max_device(self):
+        """The same of the memory of a device."""
+        return 0
+
+    @property
+    def nbytes_transit(self):
+        """The memory for one payload on its way between a device and the host."""
+        limits = None if self.on_device else self.expected_limits
+        return 0 if limits is None else limits.max_compressed_bytes
+
+    @property
     def _held(self):
         """The record of what compressed the snapshots; None if there are none."""
         raise NotImplementedError
@@ -367,4 +378,5 @@ def payload_kind(record):
 def preferred_kinds():
     """All execution kinds. A device is asked for only if the host won't do."""
     language = configuration['language']
-    return sorted(abi.EXECUTION_KINDS.values(), key=lambda i: (i != 'host', i != language))
+    return sorted(abi.EXECUTION_KINDS.values(),
+                  key=lambda i: (i != 'host', i != language))

@@ -27,8 +27,8 @@ class DeviceStore(HostStore):
             self.kind = next((i for i in preferred_kinds()
                               if i != 'host' and provider.supports(i)), None)
         if self.kind is None:
-            raise StoreError(f"`{self.name}` has layers='device', but provider {provider} "
-                             "does not compress on devices")
+            raise StoreError(f"`{self.name}` has layers='device', but provider "
+                             f"{provider} does not compress on devices")
         self._memory = device_memory(self.kind)
         return abi.runtime().devitocomp_store_create_in(ct.byref(self._config),
                                                         ct.byref(self._memory))

@@ -281,6 +281,11 @@ class CompressedTimeFunction(TimeFunction):
         """
         return self._store.nbytes_max
 
+    @property
+    def nbytes_max_device(self):
+        """The most memory of a device that the snapshots can take, in bytes."""
+        return self._store.nbytes_max_device
+
     def _cache_meta(self):
         # Nothing dense lives in Devito's cache
         return {'nbytes': 0}
