@@ -72,24 +72,31 @@ def find_serial_code(iet, gpu_fit):
 
 def get_values(iet, writes, sregistry):
     """
-    Let scalar equations on the host read values that kernels have written, which are on
-    the device.
+    Let scalar equations and conditions on the host read values that kernels have written,
+    which are on the device.
     """
-    mapper = {}
-    for e in FindNodes(Expression).visit(iet):
-        if not e.is_scalar:
-            continue
+    def fetch(expr):
         subs, calls = {}, []
-        for i in retrieve_indexed(e.rhs):
+        for i in retrieve_indexed(expr):
             if i.function not in writes or i.function.is_Array or i in subs:
                 continue
             subs[i] = Symbol(name=sregistry.make_name(prefix='v'), dtype=i.dtype)
             calls.append(DeviceCall('devitocomp_value', (device, Byref(i)),
                                     retobj=subs[i]))
+        return subs, calls
+
+    mapper = {}
+    for e in FindNodes(Expression).visit(iet):
+        subs, calls = fetch(e.rhs) if e.is_scalar else ({}, [])
         if calls:
             expr = e.expr._rebuild(rhs=e.rhs.xreplace(subs))
             mapper[e] = List(body=[*calls, e._rebuild(expr=expr)])
-    return Transformer(mapper).visit(iet)
+    for c in FindNodes(Conditional).visit(iet):
+        subs, calls = fetch(c.condition)
+        if calls:
+            condition = c.condition.xreplace(subs)
+            mapper[c] = List(body=[*calls, c._rebuild(condition=condition)])
+    return Transformer(mapper, nested=True).visit(iet)
 
 
 def check_host_code(iet, writes, gpu_fit):
@@ -114,7 +121,7 @@ def check_host_code(iet, writes, gpu_fit):
                 + (f'; `{host}` is not on the device because of the option `gpu-fit`, so '
                    f"use 'buffering', 'tasking' or 'streaming'" if host else '')
             )
-    for i in FindNodes((Conditional, While)).visit(iet):
+    for i in FindNodes(While).visit(iet):
         for j in retrieve_indexed(i.condition):
             if j.function in writes and not j.function.is_Array:
                 raise CompilationError(
