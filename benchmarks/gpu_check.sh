@@ -44,11 +44,27 @@ if [ -z "${SKIP_INSTALL:-}" ]; then
   check install python -m pip install -q -e '.[test]'
 fi
 
+# Providers that execute on the device: one copies, the other compresses
+check provider_dummy make -s -C providers/dummy test-cuda install-cuda \
+  BUILD="$out/dummy_build" PREFIX="$out/dummy"
+check provider_bitcomp make -s -C providers/bitcomp install VARIANT=cuda \
+  BUILD="$out/bitcomp_build" PREFIX="$out/bitcomp"
+
+# suite NAME ROOT RTOL: both acceptance suites, with the CUDA backend
+suite() {
+  local settings=(DEVITOCOMP_ROOT="$2" DEVITO_PLATFORM=nvidiaX DEVITO_LANGUAGE=cuda)
+  [ -n "$3" ] && settings+=(DEVITOCOMP_RTOL="$3")
+  for i in compressed composite; do
+    check "${i}_$1" env "${settings[@]}" python -m pytest -q "test_${i}_funcs.py" \
+      -k "devitocomp and not parallel"
+  done
+}
+
 cd tests
-# Compressed functions are for CPUs so far, and so are their suites
-check suite_cuda python -m pytest -q test_cuda.py
-check suite_compressed python -m pytest -q test_compressed_funcs.py -k devitocomp
-check suite_composite python -m pytest -q test_composite_funcs.py -k devitocomp
+check suite_cuda python -m pytest -q test_cuda.py test_cuda_snapshots.py
+suite dummy "$out/dummy" ""
+suite bitcomp_lossless "$out/bitcomp" 0
+suite bitcomp "$out/bitcomp" 1e-4
 for mode in noop advanced advanced-fsg; do
   check "same_as_cpu_$mode" python cuda_programs.py all "$mode"
 done
@@ -57,6 +73,10 @@ check traffic python benchmarks/cuda_traffic.py --space-order 4 8 16
 check speed python benchmarks/cuda_speed.py --par-tile 4 4 32
 check speed_blocks python benchmarks/cuda_speed.py --par-tile 2 4 32 --par-tile 4 8 16 \
   --par-tile 8 8 8 --par-tile 2 8 32 --par-tile 1 8 32 --par-tile 1 4 64
+for root in dummy bitcomp; do
+  check "snapshots_$root" env DEVITOCOMP_ROOT="$out/$root" \
+    python benchmarks/cuda_snapshots.py --factor 4
+done
 
 echo
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
@@ -64,4 +84,5 @@ nvcc --version | tail -n 2 | head -n 1
 printf '%s\n' "${table[@]}"
 echo
 grep -h 'copy on\|Gpoints' "$out"/speed*.txt
+grep -v '^{' "$out"/snapshots_*.txt
 exit "$failed"

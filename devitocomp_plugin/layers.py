@@ -50,7 +50,7 @@ DiskHostDevice = Layers(('disk', 'host', 'device'))
 known = (NoLayers, Host, Disk, Device, DiskHost, HostDevice, DiskDevice, DiskHostDevice)
 by_name = {str(i): i for i in known} | {i.names: i for i in known}
 
-# The class of the stores of each stack that can be executed
+# The class of the stores of each stack
 stores = {}
 
 
@@ -92,8 +92,6 @@ def as_layers(value):
     ------
     ValueError
         If there is no such stack.
-    NotImplementedError
-        If the stack exists but this version cannot execute it.
     """
     if value is None:
         return NoLayers
@@ -109,8 +107,4 @@ def as_layers(value):
         names = ', '.join(repr(str(i)) for i in known)
         raise ValueError(f"layers={value!r} is not a stack of storage layers. Accepted: "
                          f"{names}, or a tuple of layer names, home first") from None
-    if layers not in stores:
-        names = ', '.join(repr(str(i)) for i in known if i in stores)
-        raise NotImplementedError(f"layers={str(layers)!r} is not available in this "
-                                  f"version of devitocomp_plugin; {names} are")
     return layers

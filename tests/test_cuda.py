@@ -23,7 +23,6 @@ from devito.exceptions import CompilationError, ExecutionError, InvalidOperator
 from devito.ir import Call, Expression, FindNodes, Iteration, retrieve_iteration_tree
 from devito.ir.iet.efunc import DeviceFunction
 
-from devitocomp_plugin import TimeFunction as Compressed
 from devitocomp_plugin import paths
 from devitocomp_plugin.cuda.compiler import NvccCompiler
 from devitocomp_plugin.exceptions import InstallationError
@@ -157,11 +156,6 @@ class TestRefused:
     def refuses(self, error, message, eqns, **options):
         with pytest.raises(error, match=message):
             build(eqns, opt=('advanced', options))
-
-    def test_compressed(self, u):
-        usave = Compressed(name='usave', grid=u.grid, save=4, compression='devitocomp')
-        self.refuses(NotImplementedError, "usave.*language='C', 'openmp'",
-                     [Eq(u.forward, u + 1), Eq(usave, u)])
 
     @pytest.mark.parametrize('dtype', [np.float16, np.complex64])
     def test_types(self, u, dtype):

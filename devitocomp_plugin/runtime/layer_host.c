@@ -22,7 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Address space is nearly free: large chunks keep the share of their tails low. */
+/* Address space is nearly free: large chunks keep the share of their tails low. Where it is
+   not, in the memory of devices, they are no larger than that unless they have to be. */
 #define MIN_CHUNK_BYTES ((size_t)64 << 20)
 #define ROOMS_PER_CHUNK 8
 
@@ -141,11 +142,12 @@ static int add_chunk(layer_host_t *host, size_t room)
   chunk_t *chunks;
   chunk_t chunk;
 
-  /* The memory of a device is taken at once, not when it is touched. */
-  if (!host->memory && bytes <= SIZE_MAX / ROOMS_PER_CHUNK) {
-    bytes *= ROOMS_PER_CHUNK;
-  }
-  if (bytes < MIN_CHUNK_BYTES) {
+  bytes = bytes <= SIZE_MAX / ROOMS_PER_CHUNK ? bytes * ROOMS_PER_CHUNK : bytes;
+  if (host->memory) {
+    /* It is taken at once, not when it is touched. */
+    bytes = bytes < MIN_CHUNK_BYTES ? bytes : MIN_CHUNK_BYTES;
+    bytes = bytes < least ? least : bytes;
+  } else if (bytes < MIN_CHUNK_BYTES) {
     bytes = MIN_CHUNK_BYTES;
   }
   chunks = realloc(host->chunks, (host->nchunks + 1) * sizeof(*chunks));

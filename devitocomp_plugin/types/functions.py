@@ -37,7 +37,10 @@ class TimeFunction(devito.TimeFunction):
     layers : Layers, str or tuple of str, optional
         Where snapshots live: Host, in memory; Disk, in files, of which no more than one
         snapshot is in memory; DiskHost, in files, with as many in memory as there is
-        room for. Defaults to NoLayers, which means Host on CPUs.
+        room for; Device, in the memory of a device. HostDevice, DiskDevice and
+        DiskHostDevice are compressed on a device and live on the host, as Host, Disk and
+        DiskHost. Defaults to NoLayers, which means Host, or HostDevice for Operators on
+        devices if the provider executes there.
     serialization : str or pathlib.Path, optional
         For layers with a disk, one of two directories. That of a store, as `_fnbase` of
         another function names it: then this is the store used. Or else one to keep
