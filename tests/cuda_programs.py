@@ -539,9 +539,9 @@ def functions_of_minmax(operator):
     yield g.data
 
 
-def sources(name, options=None):
+def sources(name, target=DEVICE, options=None):
     """The Operators of a program, built only."""
-    operator = Operators(DEVICE, name=name, run=False, options=options)
+    operator = Operators(target, name=name, run=False, options=options)
     for _ in PROGRAMS[name](operator):
         pass
     return operator.made

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_programs import DEVICE, PROGRAMS, run_code, sources
+from cuda_programs import DEVICE, HIP, PROGRAMS, run_code, sources
 from devito import Eq, Function, Grid, Inc, Operator, TimeFunction
 from devito.exceptions import CompilationError, ExecutionError, InvalidOperator
 from devito.ir import Call, Expression, FindNodes, Iteration, retrieve_iteration_tree
@@ -29,11 +29,6 @@ from devitocomp_plugin.exceptions import InstallationError
 
 HERE = Path(__file__).resolve().parent
 EMULATED = os.environ.get('DEVITOCOMP_EMULATE') == '1'
-
-needs_compiler = pytest.mark.skipif(
-    EMULATED or not (shutil.which('nvcc') or os.environ.get('CI')),
-    reason='nvcc is not installed'
-)
 
 
 def build(*args, **kwargs):
@@ -146,6 +141,11 @@ class TestGenerated:
                                   text=True, env={**env, 'DEVITO_ARCH': arch})
             assert 'devitocomp_launch(' in done.stdout, done.stderr
 
+    def test_hip_is_the_same(self, u):
+        found = [re.sub('DEVICE_KEY.*', '', str(Operator(Eq(u.forward, u + 1), **i)))
+                 for i in (DEVICE, HIP)]
+        assert found[0] == found[1]
+
     def test_others_are_untouched(self, u):
         op = Operator(Eq(u.forward, u + 1), language='C')
         assert 'devitocomp' not in str(op)
@@ -192,15 +192,40 @@ class TestRefused:
                      [Eq(u.forward, u + 1), Eq(usave, u)], **{'gpu-fit': ()})
 
 
-@pytest.fixture(scope='module')
-def nvcc():
-    found = shutil.which('nvcc')
-    if not found:
-        pytest.fail('nvcc is not installed, but CI is set: it has to be there')
+def nvcc_flags():
     flags = [i for i in NvccCompiler().cflags if not i.startswith(('-arch', '-g', '-O'))]
-    return [found, *flags, '-shared', '-Werror', 'all-warnings',
-            f'-I{paths.runtime_sources()}', '-gencode', 'arch=compute_80,code=sm_80',
+    return [*flags, '-Werror', 'all-warnings', '-gencode', 'arch=compute_80,code=sm_80',
             '-gencode', 'arch=compute_90,code=sm_90']
+
+
+def hipcc_flags():
+    return ['-x', 'hip', '-std=c++17', '-O1', '-fPIC', '-Werror', '-Wno-unused-function',
+            '--offload-arch=gfx90a']
+
+
+FLAGS = {'nvcc': nvcc_flags, 'hipcc': hipcc_flags}
+STRICT = {'nvcc': ['-Xcompiler', '-Wall,-Wextra,-Werror'], 'hipcc': ['-Wall', '-Wextra']}
+TARGETS = {'nvcc': DEVICE, 'hipcc': HIP}
+
+
+@pytest.fixture(params=list(FLAGS))
+def compiler(request, monkeypatch):
+    """The name of a real compiler, which is there."""
+    if EMULATED:
+        pytest.skip('a real compiler is not emulated')
+    if not shutil.which(request.param):
+        missing = f'{request.param} is not installed (Debian: nvidia-cuda-toolkit, hipcc)'
+        pytest.fail(missing) if os.environ.get('CI') else pytest.skip(missing)
+    # hipcc would hand over to nvcc where there is one
+    monkeypatch.setenv('HIP_PLATFORM', 'amd')
+    return request.param
+
+
+def compile_library(compiler, source, *options):
+    library = source.with_suffix('.so')
+    run([compiler, *FLAGS[compiler](), *options, '-shared',
+         f'-I{paths.runtime_sources()}', source, '-o', library])
+    return library
 
 
 def run(command, **kwargs):
@@ -208,6 +233,23 @@ def run(command, **kwargs):
                           **kwargs)
     assert done.returncode == 0, f'{command}\n{done.stdout}\n{done.stderr}'[:8000]
     return done.stdout
+
+
+@pytest.fixture(scope='module')
+def all_sources():
+    """All programs in one, as starting a compiler takes longer than compiling them."""
+    includes, parts = set(), []
+    for name in PROGRAMS:
+        for n, op in enumerate(sources(name)):
+            text = str(op)
+            includes.update(re.findall(r'^#include .*$', text, re.M))
+            macros = re.findall(r'^#define (\w+)', text, re.M)
+            text = re.sub(r'^#include .*$', '', text, flags=re.M)
+            text = re.sub(r'^#define _POSIX.*$', '', text, flags=re.M)
+            parts += [f'namespace {name}{n}_source {{', text, '}',
+                      *(f'#undef {i}' for i in macros if i != '_POSIX_C_SOURCE')]
+    assert len(parts) >= 4*12
+    return '\n'.join(['#pragma nv_diag_suppress 177', *sorted(includes), *parts])
 
 
 HEADER_TEST = r"""
@@ -254,45 +296,31 @@ extern "C" int Kernel(vec *v)
 """
 
 
-@needs_compiler
-class TestNvcc:
+class TestCompiled:
 
-    def test_header(self, nvcc, tmp_path):
-        # Host and device code, without warnings
+    """By nvcc and hipcc, code for the host and for devices, which need not be there."""
+
+    def test_header(self, compiler, tmp_path):
         source = tmp_path / 'header.cu'
         source.write_text(HEADER_TEST)
-        run([*nvcc, '-Xcompiler', '-Wall,-Wextra,-Werror', source, '-o',
-             tmp_path / 'header.so'])
+        compile_library(compiler, source, *STRICT[compiler])
 
-    def test_programs(self, nvcc, tmp_path):
-        """All sources in one, as starting nvcc takes longer than compiling them."""
-        includes, parts = set(), []
-        for name in PROGRAMS:
-            for n, op in enumerate(sources(name)):
-                text = str(op)
-                includes.update(re.findall(r'^#include .*$', text, re.M))
-                macros = re.findall(r'^#define (\w+)', text, re.M)
-                text = re.sub(r'^#include .*$', '', text, flags=re.M)
-                text = re.sub(r'^#define _POSIX.*$', '', text, flags=re.M)
-                parts += [f'namespace {name}{n}_source {{', text, '}',
-                          *(f'#undef {i}' for i in macros if i != '_POSIX_C_SOURCE')]
+    def test_programs(self, compiler, all_sources, tmp_path):
         source = tmp_path / 'programs.cu'
-        source.write_text('\n'.join(['#pragma nv_diag_suppress 177', *sorted(includes),
-                                     *parts]))
-        library = tmp_path / 'programs.so'
-        run([*nvcc, source, '-o', library])
-        assert len(re.findall('^namespace', source.read_text(), re.M)) >= 12
+        source.write_text(all_sources)
+        library = compile_library(compiler, source)
+        assert {'nvcc': b'sm_90', 'hipcc': b'gfx90a'}[compiler] in library.read_bytes()
         found = ctypes.CDLL(str(library))
         assert all(hasattr(found, f'{i}0') for i in PROGRAMS)
 
-    def test_as_operators_do(self, u):
+    def test_as_operators_do(self, u, compiler):
         """With the flags of the compiler class; where there is no device, it says so."""
-        op = build(Eq(u.forward, u + 1))
-        if shutil.which('nvidia-smi'):
+        op = Operator(Eq(u.forward, u + 1), **TARGETS[compiler])
+        if compiler == 'nvcc' and shutil.which('nvidia-smi'):
             op.apply(time_M=1)
         else:
             with pytest.raises(ExecutionError,
-                               match='on the device: looking for a device: .*cuda'):
+                               match='on the device: looking for a device: .*(cuda|hip)'):
                 op.apply(time_M=1)
 
 

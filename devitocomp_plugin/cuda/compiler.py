@@ -112,7 +112,12 @@ class NvccCompiler(DeviceCompiler, CudaCompiler):
 
 class HipccCompiler(DeviceCompiler, HipCompiler):
 
-    """AMD's hipcc, or another clang if `DEVITOCOMP_HIPCC` says so."""
+    """
+    AMD's hipcc, or another clang if `DEVITOCOMP_HIPCC` says so.
+
+    It compiles for the device that there is, or for the architecture in
+    `DEVITOCOMP_HIP_ARCH`, such as gfx90a.
+    """
 
     def __lookup_cmds__(self):
         super().__lookup_cmds__()
@@ -122,8 +127,13 @@ class HipccCompiler(DeviceCompiler, HipCompiler):
 
     def __init_finalize__(self, **kwargs):
         super().__init_finalize__(**kwargs)
-        # As clang defines itself, for the header to know
-        self.cflags.extend(['-D__HIP__'] if self.emulated else ['-x', 'hip'])
+        if self.emulated:
+            # As clang defines itself, for the header to know
+            self.cflags.append('-D__HIP__')
+            return
+        self.cflags.extend(['-x', 'hip'])
+        if arch := os.environ.get('DEVITOCOMP_HIP_ARCH'):
+            self.cflags.append(f'--offload-arch={arch}')
 
 
 COMPILERS = {'cuda': NvccCompiler, 'nvcc': NvccCompiler, 'hip': HipccCompiler}
