@@ -106,27 +106,61 @@ def program(function):
     return function
 
 
+def part(values, decomposition):
+    """
+    What an MPI rank has of an array, which may have a halo, by the decomposition of its
+    dimensions: None for those that ranks have all of.
+    """
+    index = [slice(None) if d is None else slice(0) if d.loc_empty else
+             slice(d.loc_abs_min, d.loc_abs_max + 1 + size - d.size)
+             for d, size in zip(decomposition, values.shape, strict=True)]
+    return values[tuple(index)]
+
+
+def whole(f):
+    """The shape on all ranks together; Devito's `shape_global` isn't if f is sparse."""
+    return tuple(size if d is None else d.size
+                 for size, d in zip(f.shape, f._decomposition, strict=True))
+
+
+def put(f, values):
+    """Let data be those of an array for all ranks."""
+    np.asarray(f.data)[...] = part(np.asarray(values), f._decomposition)
+    return f
+
+
+def numbers(f):
+    """One for each element, in order."""
+    return np.arange(np.prod(whole(f))).reshape(whole(f))
+
+
+def noise(f, seed=0):
+    return put(f, np.random.default_rng(seed).random(whole(f)))
+
+
 def fill(f, seed=0):
-    """Data of small integers, and so exact in sums."""
+    """Data of small integers, and so exact in sums, also in the halo."""
     rng = np.random.default_rng(seed + len(f.name))
-    f.data_with_halo[:] = rng.integers(-4, 5, f.data_with_halo.shape)
+    shape = [i + sum(j) for i, j in zip(whole(f), f._size_inhalo, strict=True)]
+    values = rng.integers(-4, 5, shape)
+    np.asarray(f._data_with_inhalo)[...] = part(values, f._decomposition)
     return f
 
 
 def points(f, grid, seed=0):
     """Places for a sparse function, some of them outside of the grid."""
     rng = np.random.default_rng(seed)
-    n = f.coordinates.data.shape[0]
-    f.coordinates.data[:] = rng.uniform(-0.1, 1.1, (n, grid.dim))*grid.extent
+    places = rng.uniform(-0.1, 1.1, whole(f.coordinates))
+    put(f.coordinates, places*grid.extent)
     return f
 
 
 def wave(grid, operator, space_order=4, time_order=2, nt=12, dtype=None):
     u = TimeFunction(name='u', grid=grid, time_order=time_order, space_order=space_order)
     m = Function(name='m', grid=grid)
-    m.data[:] = 1 + np.arange(m.data.size).reshape(m.shape) % 3
+    put(m, 1 + numbers(m) % 3)
     src = points(SparseTimeFunction(name='src', grid=grid, npoint=3, nt=nt), grid)
-    src.data[:] = np.sin(np.arange(src.data.size)).reshape(src.data.shape)
+    put(src, np.sin(numbers(src)))
     rec = points(SparseTimeFunction(name='rec', grid=grid, npoint=7, nt=nt), grid, 1)
     stencil = Eq(u.forward, solve(m*u.dt2 - u.laplace, u.forward))
     op = operator([stencil, src.inject(u.forward, expr=src), rec.interpolate(u)])
@@ -301,10 +335,8 @@ def indirect(operator):
 def temporaries(operator):
     # Arrays that Devito makes for common subexpressions
     grid = Grid((15, 16, 17))
-    u = TimeFunction(name='u', grid=grid, space_order=4)
-    u.data[:] = np.random.default_rng(1).random(u.shape)
-    theta = Function(name='theta', grid=grid, space_order=4)
-    theta.data[:] = np.random.default_rng(2).random(theta.shape)
+    u = noise(TimeFunction(name='u', grid=grid, space_order=4), 1)
+    theta = noise(Function(name='theta', grid=grid, space_order=4), 2)
     a = cos(theta)*u.dx + sin(theta)*u.dz
     e = (a*cos(theta)).dx + (a*sin(theta)).dz
     operator([Eq(u.forward, u + 1e-4*e)]).apply(time_M=3)
@@ -314,8 +346,7 @@ def temporaries(operator):
 @program
 def weights(operator):
     grid = Grid((15, 16))
-    u = TimeFunction(name='u', grid=grid, space_order=8)
-    u.data[:] = np.random.default_rng(1).random(u.shape)
+    u = noise(TimeFunction(name='u', grid=grid, space_order=8), 1)
     operator([Eq(u.forward, u + 1e-4*u.laplace)], expand=False).apply(time_M=3)
     yield u.data
 
@@ -326,7 +357,7 @@ def elastic(operator):
     v = VectorTimeFunction(name='v', grid=grid, space_order=4)
     tau = TensorTimeFunction(name='tau', grid=grid, space_order=4)
     for n, i in enumerate([*v, tau[0, 0], tau[1, 1], tau[0, 1]]):
-        i.data[:] = np.random.default_rng(n).random(i.shape)
+        noise(i, n)
     strain = grad(v.forward) + grad(v.forward).transpose(inner=False)
     stress = diag(div(v.forward)) + strain
     operator([Eq(v.forward, v + 1e-3*div(tau)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from devito import configuration
 from devito.arch import compiler_registry, get_nvidia_cc
-from devito.arch.compiler import Compiler, CudaCompiler, HipCompiler
+from devito.arch.compiler import Compiler, CudaCompiler, HipCompiler, sniff_mpi_flags
 
 from devitocomp_plugin import paths
 from devitocomp_plugin.exceptions import InstallationError
@@ -68,6 +68,10 @@ class DeviceCompiler(Compiler):
         self.add_include_dirs(str(Path(root, 'include')))
         self.add_library_dirs(str(Path(root, 'lib')), rpath=True)
         self.add_libraries('cudaemul')
+        if configuration['mpi']:
+            compile_flags, link_flags = sniff_mpi_flags('mpicxx')
+            self.cflags += compile_flags
+            self.ldflags += link_flags
 
     def jit_compile(self, soname, code):
         if not shutil.which(self.cc):
@@ -131,7 +135,7 @@ class HipccCompiler(DeviceCompiler, HipCompiler):
             # As clang defines itself, for the header to know
             self.cflags.append('-D__HIP__')
             return
-        self.cflags.extend(['-x', 'hip'])
+        self.cflags.extend(['-x', 'hip', '-Wno-unused-function'])
         if arch := os.environ.get('DEVITOCOMP_HIP_ARCH'):
             self.cflags.append(f'--offload-arch={arch}')
 

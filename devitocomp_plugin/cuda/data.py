@@ -7,6 +7,7 @@ from devito.passes.iet.engine import iet_pass
 from devito.symbolics import DefFunction
 
 from devitocomp_plugin.cuda.language import DeviceBB
+from devitocomp_plugin.cuda.messages import is_message
 from devitocomp_plugin.cuda.objects import device
 from devitocomp_plugin.types.buffer import SnapshotBuffer
 
@@ -19,8 +20,9 @@ class DeviceDataManager(DeviceAwareDataManager):
 
     def _alloc_local_array_on_high_bw_mem(self, site, obj, storage):
         # Devito's would compute the number of bytes with 32 bits
-        storage.update(obj, site, allocs=self.langbb['device-alloc'](obj),
-                       frees=self.langbb['device-free'](obj._C_symbol))
+        kind = 'message' if is_message(obj, site) else 'device'
+        storage.update(obj, site, allocs=self.langbb[f'{kind}-alloc'](obj),
+                       frees=self.langbb[f'{kind}-free'](obj._C_symbol))
 
     def _map_function_on_high_bw_mem(self, site, obj, storage, devicerm,
                                      read_only=False, **kwargs):

@@ -29,6 +29,7 @@ from devito.symbolics import DefFunction, IntDiv, ListInitializer, Macro
 
 from devitocomp_plugin.cuda.host import check_host_code, find_serial_code, get_values
 from devitocomp_plugin.cuda.language import DeviceBB
+from devitocomp_plugin.cuda.messages import begin_rank, lower_messages
 from devitocomp_plugin.cuda.objects import device
 from devitocomp_plugin.cuda.reductions import lower_reductions
 
@@ -124,7 +125,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
     Parameters
     ----------
     options : dict
-        Those of the Operator, of which `block-shapes` is ours.
+        Those of the Operator, of which `block-shapes` and `gpu-direct` are ours.
     """
 
     langbb = KernelBB
@@ -132,6 +133,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
     def __init__(self, options=None, **kwargs):
         super().__init__(options=options, **kwargs)
         self.block_shapes = options['block-shapes']
+        self.gpu_direct = options['gpu-direct']
         self.nkernels = 0
         self.most = Macro({'int32': 'INT32_MAX'}.get(options['index-mode'], 'INT64_MAX'))
 
@@ -149,6 +151,8 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
 
     def make_parallel(self, graph, **kwargs):
         super().make_parallel(graph, **kwargs)
+        if self.uses_mpi:
+            lower_messages(graph)
         self.make_kernels(graph, data_movs=graph.data_movs)
 
     @iet_pass
@@ -232,4 +236,10 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         if not isinstance(iet, EntryFunction):
             return iet, {}
         begin = Call('devitocomp_begin', (self.deviceid, self.most), retobj=device)
-        return iet._rebuild(body=iet.body._rebuild(init=begin)), {}
+        headers = []
+        if self.uses_mpi:
+            begin = begin_rank(iet, self.deviceid, self.most, self.gpu_direct) or begin
+            # Of the interface for C, as Devito's own code
+            headers += [('DEVITOCOMP_MPI', '1'), ('OMPI_SKIP_MPICXX', '1')]
+        iet = iet._rebuild(body=iet.body._rebuild(init=begin))
+        return iet, {'headers': headers}

@@ -68,6 +68,9 @@ class DeviceBB(LangBB):
         'device-alloc': lambda f: Call('devitocomp_array', (
             device, as_long(f.size), element_size(f)), retobj=f, cast=True),
         'device-free': lambda data: Call('devitocomp_free', (device, data)),
+        'message-alloc': lambda f: Call('devitocomp_buffer', (
+            device, as_long(f.size)*element_size(f)), retobj=f, cast=True),
+        'message-free': lambda data: Call('devitocomp_buffer_free', (device, data)),
     }
 
     @classmethod

@@ -12,6 +12,7 @@ from devito.core.gpu import (
 )
 from devito.core.operator import ParTile
 from devito.exceptions import ExecutionError, InvalidOperator
+from devito.mpi import MPI
 from devito.operator.registry import operator_registry
 from devito.passes.iet import check_stability, linearize, mpiize
 from devito.passes.iet.languages.CXX import CXXPrinter
@@ -24,6 +25,7 @@ from devitocomp_plugin.cuda.compiler import adapt_compiler
 from devitocomp_plugin.cuda.data import DeviceDataManager
 from devitocomp_plugin.cuda.kernels import DeviceParizer
 from devitocomp_plugin.cuda.language import DeviceOrchestrator
+from devitocomp_plugin.cuda.messages import MPI_MODES, check_mode
 from devitocomp_plugin.cuda.snapshots import DeviceCopyLowerer
 from devitocomp_plugin.cuda.timing import instrument
 from devitocomp_plugin.types.buffer import SnapshotBuffer
@@ -86,6 +88,7 @@ class DeviceOperatorMixin:
     _Target = DeviceTarget
     _CopyLowerer = DeviceCopyLowerer
     LINEARIZE = True
+    MPI_MODES = MPI_MODES
 
     @classmethod
     def _normalize_kwargs(cls, **kwargs):
@@ -94,13 +97,12 @@ class DeviceOperatorMixin:
         shapes = read_block_shapes(options.pop('par-tile', False))
         # Kernels get plain pointers
         options['linearize'] = True
-        if options['mpi']:
-            raise InvalidOperator(f'MPI (`mpi={options["mpi"]}`) is not supported by '
-                                  f'this language for now; use openacc or a CPU')
+        direct = options.pop('gpu-direct', None)
+        check_mode(options['mpi'], direct)
         kwargs['compiler'] = adapt_compiler(kwargs['compiler'], kwargs['platform'],
                                             kwargs['language'])
         kwargs = super()._normalize_kwargs(**kwargs)
-        kwargs['options']['block-shapes'] = shapes
+        kwargs['options'].update({'block-shapes': shapes, 'gpu-direct': direct})
         return kwargs
 
     @classmethod
@@ -151,7 +153,11 @@ class DeviceOperatorMixin:
                     on_device.pop(array.ctypes.data, None)
 
     def _postprocess_errors(self, retval, comm=None):
-        if retval < DEVICE_ERROR:
+        failed = retval >= DEVICE_ERROR
+        if comm:
+            # All ranks have come to their end, and so all may raise
+            failed = comm.allreduce(failed, op=MPI.LOR)
+        if not failed:
             return super()._postprocess_errors(retval, comm)
         message = self._lib.devitocomp_device_message
         message.restype = c_char_p

@@ -46,6 +46,14 @@ struct devitocomp_section {
     double *seconds;
 };
 
+/* Memory of the host that MPI sends or receives, with a copy on the device. */
+struct devitocomp_transit {
+    void *data = nullptr;        /* the copy */
+    size_t nbytes = 0;
+    bool pinned = false, owned = false;
+    size_t used = SIZE_MAX;      /* by work queued after so many `syncs` */
+};
+
 struct devitocomp_device {
     int id = 0;
     size_t most_elements = 0;    /* that the generated code can index in an array */
@@ -55,6 +63,10 @@ struct devitocomp_device {
     std::map<int, devitocomp_stream> queues;
     std::deque<devitocomp_section> sections;  /* begun, their times not yet added */
     std::vector<devitocomp_event> idle;       /* events to measure sections with */
+    bool direct = false;                      /* MPI takes addresses on the device */
+    size_t syncs = 0;                         /* how often queue 0 has been waited for */
+    std::map<void *, devitocomp_transit> messages;
+    std::map<size_t, std::vector<void *>> spare;  /* messages, by size */
 };
 
 /* Host memory with a copy on a device. */
@@ -181,10 +193,14 @@ static void devitocomp_sync(devitocomp_device *device)
     if (!devitocomp_failed(device))
         devitocomp_check(device, DEVITOCOMP_API(StreamSynchronize)(stream),
                          "running kernels");
+    device->syncs++;
 }
 
 #include "devitocomp_memory.h"
 #include "devitocomp_kernel.h"
+#if defined(DEVITOCOMP_MPI)
+#include "devitocomp_mpi.h"
+#endif
 
 /* The value for the generated function to return, given the one it has by itself. */
 static int devitocomp_end(devitocomp_device *device, int retval)
@@ -199,6 +215,9 @@ static int devitocomp_end(devitocomp_device *device, int retval)
     }
     for (auto i : device->idle)
         devitocomp_check(device, DEVITOCOMP_API(EventDestroy)(i), "destroying an event");
+#if defined(DEVITOCOMP_MPI)
+    devitocomp_release_messages(device);
+#endif
     devitocomp_last_message() = device->message;
     int status = device->status.load();
     delete device;

@@ -46,6 +46,16 @@ static void devitocomp_free(devitocomp_device *device, void *data)
         devitocomp_check(device, DEVITOCOMP_API(Free)(data), "freeing device memory");
 }
 
+/* True if host memory could be pinned; copies work without, but take longer. */
+static bool devitocomp_pin(void *data, size_t nbytes)
+{
+    if (DEVITOCOMP_API(HostRegister)(data, nbytes, DEVITOCOMP_API(HostRegisterDefault)) ==
+            DEVITOCOMP_API(Success))
+        return true;
+    (void)DEVITOCOMP_API(GetLastError)();
+    return false;
+}
+
 /* Zeroed host memory, pinned if possible. */
 static void devitocomp_host_alloc(devitocomp_device *device, void **data, size_t alignment,
                                   size_t nbytes)
@@ -56,9 +66,7 @@ static void devitocomp_host_alloc(devitocomp_device *device, void **data, size_t
     if (devitocomp_failed(device))
         return;
     devitocomp_queue(device, 0);
-    if (DEVITOCOMP_API(HostRegister)(*data, nbytes, DEVITOCOMP_API(HostRegisterDefault)) !=
-            DEVITOCOMP_API(Success))
-        (void)DEVITOCOMP_API(GetLastError)();
+    devitocomp_pin(*data, nbytes);
 }
 
 static void devitocomp_host_free(devitocomp_device *device, void *data)

@@ -1,0 +1,70 @@
+"""
+Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
+each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
+The environment variable GPU_DIRECT has the option of that name, by default that of Devito.
+"""
+import ctypes
+import os
+import sys
+import tempfile
+import traceback
+from functools import partial
+
+import cuda_programs
+import numpy as np
+from cuda_programs import DEVICE, HOST, PROGRAMS, Operators, part
+from devito import Grid, configuration
+from devito.mpi import MPI
+
+
+def results(name, operators, comm):
+    """What a program yields, with how it is decomposed."""
+    cuda_programs.Grid = partial(Grid, comm=comm)
+    return [(np.array(i, copy=True), getattr(i, '_decomposition', None))
+            for i in PROGRAMS[name](operators)]
+
+
+def compare(name, options):
+    """What is wrong with a program's results."""
+    expected = results(name, Operators(HOST), MPI.COMM_SELF)
+    found = results(name, Operators(DEVICE, options=options), MPI.COMM_WORLD)
+    assert len(found) == len(expected)
+    wrong = []
+    for (i, decomposition), (j, _) in zip(found, expected, strict=True):
+        assert np.any(j != 0), 'all zero'
+        scale = np.max(np.abs(j))
+        j = j if decomposition is None else part(j, decomposition)
+        if i.shape != j.shape or not np.allclose(i, j, rtol=2e-5, atol=2e-5*scale):
+            wrong.append(f'{i.shape} for {j.shape}' if i.shape != j.shape else
+                         f'{np.max(np.abs(i - j))} off')
+    return wrong
+
+
+def main(names):
+    # They round alike then
+    configuration['safe-math'] = True
+    configuration['log-level'] = 'ERROR'
+    comm = MPI.COMM_WORLD
+    options = {'gpu-direct': {'1': True, '0': False}.get(os.environ.get('GPU_DIRECT'))}
+    failed = [f'{name}: {i} on rank {comm.rank}'
+              for name in names for i in compare(name, options)]
+    failed = sum(comm.allgather(failed), [])
+    if comm.rank == 0:
+        print('\n'.join(failed) or f'{len(names)} programs the same on {comm.size} ranks')
+        if mpi := os.environ.get('LD_PRELOAD'):
+            messages = ctypes.CDLL(mpi).cudaemul_mpi_messages()
+            print(f'{messages} messages between devices')
+    return bool(failed)
+
+
+if __name__ == '__main__':
+    # Not what the environment said when Devito was imported by pytest
+    tempfile.tempdir = os.environ['TMPDIR']
+    try:
+        status = main(sys.argv[1:])
+    except BaseException:
+        # The other ranks would wait for this one
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+    sys.exit(status)
