@@ -181,6 +181,9 @@ class Run:
             for i in begun:
                 i.end()
         errors = [i.error for i in stores]
+        if hasattr(self.op, '_as_device_error'):
+            # Which is what has made the stores fail
+            errors.insert(0, self.op._as_device_error(retval))
         raise_together(next((e for e in errors if e is not None), None), comm)
         return retval
 

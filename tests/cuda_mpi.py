@@ -1,7 +1,7 @@
 """
 Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
 each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
-The environment variable GPU_DIRECT has the option of that name, by default that of Devito.
+The environment variable GPU_DIRECT has the option of that name, by default Devito's.
 """
 import ctypes
 import os

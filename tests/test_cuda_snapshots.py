@@ -19,11 +19,13 @@ from devito.exceptions import InvalidOperator
 from devito.ir import Call, FindNodes, Iteration
 from test_cuda import (  # noqa: F401
     DEVICE,
+    STRICT,
+    TARGETS,
+    compile_library,
+    compiler,
     emulate,
     emulator,
     kernels,
-    needs_compiler,
-    nvcc,
     run,
 )
 
@@ -59,15 +61,15 @@ def emulate_with(emulator, device_providers):  # noqa: F811
     return emulate_code
 
 
-def make(layers=None, **kwargs):
+def make(layers=None, target=DEVICE, **kwargs):
     grid = Grid((8, 9, 10))
     u = TimeFunction(name='u', grid=grid, space_order=4)
     usave = Compressed(name='usave', grid=grid, save=9, time_order=2,
                        compression=DevitoComp(error=0.5), layers=layers)
     g = Function(name='g', grid=grid)
     opt = ('advanced', kwargs)
-    return (Operator([Eq(u.forward, u.laplace), Eq(usave, u)], opt=opt, **DEVICE),
-            Operator(Eq(g, g + usave.dt2), opt=opt, name='Gradient', **DEVICE))
+    return (Operator([Eq(u.forward, u.laplace), Eq(usave, u)], opt=opt, **target),
+            Operator(Eq(g, g + usave.dt2), opt=opt, name='Gradient', **target))
 
 
 def calls_in_time_loop(op):
@@ -149,28 +151,26 @@ class TestRefused:
             Operator(Eq(usave, dense), opt=('advanced', {'gpu-fit': ()}), **DEVICE)
 
 
-@needs_compiler
-@pytest.mark.parametrize('layers', [None, 'host'])
-def test_nvcc(layers, nvcc, tmp_path):  # noqa: F811
-    """Compiled for real devices, linked with the provider, and warnings are errors."""
-    record = link(current_provider())
-    for op in make(layers):
-        source = tmp_path / f'{op.name}.cu'
-        source.write_text(str(op))
-        library = tmp_path / f'{op.name}.so'
-        run([*nvcc, '-Xcompiler', '-fopenmp', '--diag-suppress', '177',
-             *record.compile_flags, source, '-o', library,
-             *(f'-L{i}' for i in record.library_dirs),
-             *(f'-l{i}' for i in record.libraries)])
-        symbols = run(['nm', '-D', library])
-        assert ' U devitocomp_plan_create' in symbols
-        assert ' U devitocomp_store_acquire' in symbols
+class TestCompiled:
 
+    """By nvcc and hipcc, linked with the provider; warnings are errors."""
 
-@needs_compiler
-def test_nvcc_memory(nvcc, tmp_path):  # noqa: F811
-    run([*nvcc, f'-I{paths.include_dir()}', '-Xcompiler', '-Wall,-Wextra,-Werror',
-         paths.runtime_sources() / 'device_memory.cu', '-o', tmp_path / 'memory.so'])
+    def test_operators(self, compiler, tmp_path):  # noqa: F811
+        record = link(current_provider())
+        for op in make(target=TARGETS[compiler]):
+            source = tmp_path / f'{op.name}.cu'
+            source.write_text(f'#pragma nv_diag_suppress 177\n{op}')
+            library = compile_library(compiler, source, *record.compile_flags,
+                                      *(f'-L{i}' for i in record.library_dirs),
+                                      *(f'-l{i}' for i in record.libraries))
+            symbols = run(['nm', '-D', library])
+            assert ' U devitocomp_plan_create' in symbols
+            assert ' U devitocomp_store_acquire' in symbols
+
+    def test_memory(self, compiler, tmp_path):  # noqa: F811
+        source = tmp_path / 'memory.cu'
+        source.write_text((paths.runtime_sources() / 'device_memory.cu').read_text())
+        compile_library(compiler, source, f'-I{paths.include_dir()}', *STRICT[compiler])
 
 
 class TestEmulated:

@@ -12,7 +12,7 @@ from devito.mpi.routines import (
     SendRecv,
 )
 from devito.passes.iet.engine import iet_pass
-from devito.symbolics import Byref, DefFunction, Macro, retrieve_indexed
+from devito.symbolics import DefFunction, Macro, retrieve_indexed
 from devito.tools import as_tuple
 
 from devitocomp_plugin.cuda.objects import device
@@ -62,7 +62,7 @@ def begin_rank(iet, deviceid, most, direct):
 @iet_pass
 def lower_messages(iet):
     """
-    Pack messages in the memory of the device, and hand them to MPI where it can take them.
+    Pack messages in the memory of the device, and let MPI take them from there if it can.
     """
     mapper = {}
     for i in FindNodes(AllreduceCall).visit(iet):

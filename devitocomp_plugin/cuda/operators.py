@@ -12,7 +12,6 @@ from devito.core.gpu import (
 )
 from devito.core.operator import ParTile
 from devito.exceptions import ExecutionError, InvalidOperator
-from devito.mpi import MPI
 from devito.operator.registry import operator_registry
 from devito.passes.iet import check_stability, linearize, mpiize
 from devito.passes.iet.languages.CXX import CXXPrinter
@@ -152,17 +151,24 @@ class DeviceOperatorMixin:
                 else:
                     on_device.pop(array.ctypes.data, None)
 
-    def _postprocess_errors(self, retval, comm=None):
-        failed = retval >= DEVICE_ERROR
-        if comm:
-            # All ranks have come to their end, and so all may raise
-            failed = comm.allreduce(failed, op=MPI.LOR)
-        if not failed:
-            return super()._postprocess_errors(retval, comm)
+    def _as_device_error(self, retval):
+        """The exception that a value of the generated code stands for, or None."""
+        if retval < DEVICE_ERROR:
+            return None
         message = self._lib.devitocomp_device_message
         message.restype = c_char_p
-        raise ExecutionError(f'Operator `{self.name}` failed on the device: '
-                             f'{message().decode(errors="replace")}')
+        return ExecutionError(f'Operator `{self.name}` failed on the device: '
+                              f'{message().decode(errors="replace")}')
+
+    def _postprocess_errors(self, retval, comm=None):
+        error = self._as_device_error(retval)
+        if comm:
+            # All ranks have come to their end, and so all may raise
+            errors = [i for i in comm.allgather(error) if i is not None]
+            error = error or next(iter(errors), None)
+        if error is not None:
+            raise error
+        super()._postprocess_errors(retval, comm)
 
 
 def check_function(f, e):

@@ -202,7 +202,8 @@ devitocomp_tensor_t devitocomp_store_tensor(const devitocomp_store_t *store,
    provider that the caller is linked with. */
 static inline devitocomp_limits_t devitocomp_limits(const devitocomp_plan_t *plan)
 {
-  devitocomp_limits_t limits = {0};
+  static devitocomp_limits_t none;
+  devitocomp_limits_t limits = none;
   limits.struct_size = (uint32_t)sizeof(limits);
   if (plan) {
     devitocomp_plan_limits(plan, &limits);
