@@ -1,12 +1,11 @@
 """
 Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
 each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
-The environment variable GPU_DIRECT has the option of that name, by default Devito's.
+The environment variable GPU_DIRECT, 0 or 1, is the option of that name.
 """
 import ctypes
 import os
 import sys
-import tempfile
 import traceback
 from functools import partial
 
@@ -14,6 +13,7 @@ import cuda_programs
 import numpy as np
 from cuda_programs import DEVICE, HOST, PROGRAMS, Operators, part
 from devito import Grid, configuration
+from devito.exceptions import ExecutionError
 from devito.mpi import MPI
 
 
@@ -40,26 +40,43 @@ def compare(name, options):
     return wrong
 
 
+def fail(where, options):
+    """What exceptions ranks raise if on one of them a call of the emulator fails."""
+    # Has Devito initialize MPI
+    if Grid((4, 4)).comm.rank == 1:
+        os.environ['CUDAEMUL_FAIL'] = where
+    try:
+        list(PROGRAMS['acoustic_2d'](Operators(DEVICE, options=options)))
+    except ExecutionError as e:
+        return str(e)
+    return 'none'
+
+
 def main(names):
     # They round alike then
     configuration['safe-math'] = True
     configuration['log-level'] = 'ERROR'
     comm = MPI.COMM_WORLD
     options = {'gpu-direct': {'1': True, '0': False}.get(os.environ.get('GPU_DIRECT'))}
+    if names[0] == '--fail':
+        message = fail(names[1], options)
+        print(f'rank {comm.rank}: {message}', flush=True)
+        return False
     failed = [f'{name}: {i} on rank {comm.rank}'
               for name in names for i in compare(name, options)]
     failed = sum(comm.allgather(failed), [])
+    emulator = ctypes.CDLL(os.environ['LD_PRELOAD'])
+    device = ctypes.c_int(-1)
+    emulator.cudaGetDevice(ctypes.byref(device))
+    devices = comm.allgather(device.value)
     if comm.rank == 0:
+        print(f'on devices {devices}')
         print('\n'.join(failed) or f'{len(names)} programs the same on {comm.size} ranks')
-        if mpi := os.environ.get('LD_PRELOAD'):
-            messages = ctypes.CDLL(mpi).cudaemul_mpi_messages()
-            print(f'{messages} messages between devices')
+        print(f'{emulator.cudaemul_mpi_messages()} messages between devices')
     return bool(failed)
 
 
 if __name__ == '__main__':
-    # Not what the environment said when Devito was imported by pytest
-    tempfile.tempdir = os.environ['TMPDIR']
     try:
         status = main(sys.argv[1:])
     except BaseException:

@@ -183,8 +183,10 @@ class TestRefused:
             op.apply(time_M=1)
 
     def test_mpi(self, u):
-        self.refuses(InvalidOperator, 'MPI.*not supported by this language',
-                     Eq(u.forward, u), mpi=True)
+        eqn = Eq(u.forward, u)
+        self.refuses(InvalidOperator, "MPI mode 'full' is not supp.*'overlap2'", eqn,
+                     mpi='full')
+        self.refuses(InvalidOperator, 'gpu-direct=maybe', eqn, **{'gpu-direct': 'maybe'})
 
     def test_host_code_that_reads_the_device(self, u):
         usave = TimeFunction(name='usave', grid=u.grid, save=4)

@@ -62,7 +62,7 @@ def begin_rank(iet, deviceid, most, direct):
 @iet_pass
 def lower_messages(iet):
     """
-    Pack messages in the memory of the device, and let MPI take them from there if it can.
+    Let kernels pack and unpack messages, and MPI have them where it can take them.
     """
     mapper = {}
     for i in FindNodes(AllreduceCall).visit(iet):
@@ -73,7 +73,7 @@ def lower_messages(iet):
 
     sends = FindNodes(IsendCall).visit(iet)
     for i in [*sends, *FindNodes(IrecvCall).visit(iet)]:
-        mapper[i] = wrap('devitocomp_message', i, *i.arguments[1:3])
+        mapper[i] = wrap('devitocomp_for_mpi', i, *i.arguments[1:3])
     for i in FindNodes(Gather).visit(iet):
         # In the same function
         send, = sends

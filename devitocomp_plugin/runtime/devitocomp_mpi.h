@@ -134,7 +134,7 @@ static void devitocomp_packed(devitocomp_device *device, void *host)
 }
 
 /* What MPI is to send, or to receive into, when the device has done its part. */
-static void *devitocomp_message(devitocomp_device *device, void *host, int count,
+static void *devitocomp_for_mpi(devitocomp_device *device, void *host, int count,
                                 MPI_Datatype type)
 {
     devitocomp_transit &message = devitocomp_find_message(device, host, count, type);
