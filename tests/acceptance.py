@@ -24,7 +24,8 @@ from devitocomp_plugin import (
 )
 
 __all__ = ['compare', 'composite_layers', 'configurations', 'differences', 'label',
-           'language', 'layers_in_memory', 'layers_on_disk', 'mpirun', 'pairwise', 'rtol']
+           'languages', 'layers_in_memory', 'layers_on_disk', 'mpi_modes', 'mpirun',
+           'pairwise', 'rtol']
 
 HERE = Path(__file__).resolve().parent
 
@@ -41,6 +42,7 @@ if language in ('cuda', 'hip'):
     layers_in_memory = (NoLayers, HostDevice, Device)
     layers_on_disk = (DiskDevice, DiskHostDevice)
     composite_layers = (HostDevice, Device, *layers_on_disk)
+    mpi_modes = ('basic', 'diag', 'diag2', 'overlap', 'overlap2')
 else:
     languages = ('openmp', 'C', 'CXX', 'CXXopenmp')
     modes = ('advanced', 'noop', 'advanced-fsg', ('fuse', 'blocking', 'simd', 'openmp'))
@@ -48,6 +50,7 @@ else:
                {'blocklevels': 2, 'par-collapse-ncores': 1})
     layers_in_memory = (NoLayers, Host)
     layers_on_disk = composite_layers = (Disk, DiskHost)
+    mpi_modes = ('basic', 'diag', 'diag2', 'overlap', 'full')
 
 
 def configurations(*more):

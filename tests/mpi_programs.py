@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from acceptance import differences, rtol
+from acceptance import differences, languages, rtol
 from devito import configuration
 from devito.mpi import MPI
 from programs import Environment, programs
@@ -19,7 +19,8 @@ def main(names):
     configuration['safe-math'] = True
     configuration['log-level'] = 'ERROR'
     comm = MPI.COMM_WORLD
-    kwargs = {'shape': (13, 12, 11), 'language': 'C',
+    language = 'C' if 'C' in languages else languages[0]
+    kwargs = {'shape': (13, 12, 11), 'language': language,
               'layers': os.environ.get('PROGRAM_LAYERS'),
               'serialization': os.environ.get('PROGRAM_SERIALIZATION')}
     failed = []

@@ -26,6 +26,7 @@ from acceptance import (
     label,
     layers_in_memory,
     layers_on_disk,
+    mpi_modes,
     mpirun,
     pairwise,
     rtol,
@@ -239,26 +240,34 @@ def test_out_of_order(compression, tmp_path):
             assert error <= (rtol or 0)*np.max(np.abs(expected[i])), i
 
 
+def run_parallel(ranks, mode, layers, chosen, folder):
+    env = {'PROGRAM_LAYERS': str(layers)}
+    if 'disk' in layers.names:
+        env['PROGRAM_SERIALIZATION'] = str(folder)
+    return mpirun(ranks, 'mpi_programs.py', *chosen, mode=mode, **env)
+
+
 @pytest.mark.parallel
 @pytest.mark.parametrize('ranks,mode,layers,chosen', [
-    pytest.param(2, 'basic', Disk, parallel_programs[2::9], id='2-basic-disk'),
-    pytest.param(2, 'full', DiskHost, parallel_programs[5::9], id='2-full-disk-host'),
-    pytest.param(4, 'diag2', DiskHost, parallel_programs[8::18], id='4-diag2-disk-host'),
+    pytest.param(ranks, mode, layers, chosen, id=f'{ranks}-{mode}-{layers}')
+    for ranks, mode, layers, chosen in (
+        (2, 'basic', layers_on_disk[0], parallel_programs[2::9]),
+        (2, mpi_modes[-1], layers_on_disk[1], parallel_programs[5::9]),
+        (4, 'diag2', composite_layers[1], parallel_programs[8::18])
+    )
 ])
 def test_parallel(ranks, mode, layers, chosen, compression, tmp_path):
-    out = mpirun(ranks, 'mpi_programs.py', *chosen, mode=mode, PROGRAM_LAYERS=str(layers),
-                 PROGRAM_SERIALIZATION=str(tmp_path))
+    out = run_parallel(ranks, mode, layers, chosen, tmp_path)
     assert f'{len(chosen)} programs exact on {ranks} ranks' in out
 
 
 @pytest.mark.slow
 @pytest.mark.parallel
 @pytest.mark.parametrize('ranks', [1, 2, 4])
-@pytest.mark.parametrize('mode', ['basic', 'diag', 'diag2', 'overlap', 'full'])
+@pytest.mark.parametrize('mode', mpi_modes)
 @pytest.mark.parametrize('layers', on_disk)
 @pytest.mark.parametrize('first', range(0, len(parallel_programs), 6))
 def test_parallel_product(ranks, mode, layers, first, compression, tmp_path):
     chosen = parallel_programs[first:first + 6]
-    out = mpirun(ranks, 'mpi_programs.py', *chosen, mode=mode, PROGRAM_LAYERS=str(layers),
-                 PROGRAM_SERIALIZATION=str(tmp_path))
+    out = run_parallel(ranks, mode, layers, chosen, tmp_path)
     assert f'{len(chosen)} programs exact on {ranks} ranks' in out
