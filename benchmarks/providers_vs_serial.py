@@ -18,8 +18,10 @@ import statistics
 import time
 from pathlib import Path
 
-# Before the OpenMP runtime is loaded: threads that spin would count as work
+# Before the OpenMP runtime is loaded: threads that spin would count as work, and those
+# that are woken up together may be put on one core, for longer than a call takes
 os.environ['OMP_WAIT_POLICY'] = 'passive'
+os.environ.setdefault('OMP_PROC_BIND', 'true')
 
 import numpy as np  # noqa: E402
 

@@ -9,14 +9,15 @@
  * 64-bit words, little-endian:
  *
  *     magic, payload version and major version of nvCOMP
- *     hash of all the rest
+ *     hash of the rest of the header, and of the table
  *     hash of dtype, rank and dims
  *     bytes of the payload
  *     elements of a slab, but the last
  *
  * which is all there is of a snapshot of zeros. Otherwise follow
  *
- *     for each slab, a code (8 bits: ZERO, LOSSLESS, LOSSY) and the bytes of its stream
+ *     the table: for each slab, a code (8 bits: ZERO, LOSSLESS, LOSSY) and the bytes of
+ *         its stream; the hash of its stream
  *     the streams, each filled up to a whole word with zeros
  *
  * Error bounds
@@ -44,7 +45,7 @@
 #endif
 
 #define PROVIDER_VERSION "1.0.0"
-#define PAYLOAD_VERSION 1
+#define PAYLOAD_VERSION 2
 #define DEFAULT_ERROR 1e-4
 
 #define ALIGNMENT 8
@@ -181,9 +182,30 @@ static uint64_t magic_word(void) {
   return get_word(bytes, 0);
 }
 
-/* The part of the hash that is made of the header. */
-static uint64_t hash_header(const uint64_t *header) {
-  return mix(mix(mix(mix(0, header[0]), header[2]), header[3]), header[4]);
+void place_slab(devitocomp_plan_t *plan) {
+  slab_t *slab = plan->slab + plan->placed++;
+
+  slab->offset = plan->end;
+  plan->end += whole_words(slab->bytes);
+}
+
+int refuse_damaged(devitocomp_plan_t *plan, ptrdiff_t index) {
+  return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
+              "the payload is damaged: the checksum of slab %td of %td is wrong",
+              index + 1, plan->slabs);
+}
+
+static size_t table_words(const devitocomp_plan_t *plan) {
+  return (size_t)plan->slabs * ENTRY_WORDS;
+}
+
+/* Of header and table, without the hash itself. */
+static uint64_t hash_words_of(const uint64_t *words, size_t count) {
+  uint64_t hash = mix(0, words[0]);
+  size_t i;
+
+  for (i = 2; i < count; i++) hash = mix(hash, words[i]);
+  return hash;
 }
 
 /* The header of a payload that is now of so many bytes. */
@@ -208,21 +230,22 @@ static int check_header(devitocomp_plan_t *plan, const uint64_t *header, size_t 
                 "the payload is of a tensor of another dtype or shape, or damaged");
   if (bytes % WORD || header[4] < 1 || header[4] > (uint64_t)plan->elements ||
       (bytes > HEADER_BYTES &&
-       ((uint64_t)plan->elements - 1) / header[4] >= (bytes - HEADER_BYTES) / WORD))
+       ((uint64_t)plan->elements - 1) / header[4] >=
+         (bytes - HEADER_BYTES) / (ENTRY_WORDS * WORD)))
     return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
                 "the payload is damaged: its slabs do not fit in");
   return DEVITOCOMP_OK;
 }
 
-/* The table of a payload whose hash is right. */
+/* The table of a payload, whose hash is right. */
 static int read_table(devitocomp_plan_t *plan, const uint64_t *table, size_t bytes) {
-  size_t offset = HEADER_BYTES + (size_t)plan->slabs * WORD, room = stream_room(plan);
+  size_t offset = HEADER_BYTES + table_words(plan) * WORD, room = stream_room(plan);
   ptrdiff_t i;
 
-  for (i = 0; i < plan->slabs; i++) {
+  for (i = 0; i < plan->slabs; i++, table += ENTRY_WORDS) {
     slab_t *slab = plan->slab + i;
-    uint64_t code = table[i] >> CODE_SHIFT;
-    uint64_t length = table[i] & ((UINT64_C(1) << CODE_SHIFT) - 1);
+    uint64_t code = table[0] >> CODE_SHIFT;
+    uint64_t length = table[0] & ((UINT64_C(1) << CODE_SHIFT) - 1);
 
     if (code > LOSSY || (code == ZERO) != !length || length > room ||
         whole_words((size_t)length) > bytes - offset)
@@ -230,6 +253,7 @@ static int read_table(devitocomp_plan_t *plan, const uint64_t *table, size_t byt
                   "the payload is damaged: its table of slabs makes no sense");
     slab->code = (code_t)code;
     slab->bytes = (size_t)length;
+    slab->hash = table[1];
     slab->offset = offset;
     offset += whole_words(slab->bytes);
   }
@@ -239,11 +263,12 @@ static int read_table(devitocomp_plan_t *plan, const uint64_t *table, size_t byt
   return DEVITOCOMP_OK;
 }
 
-/* Find out all about a payload, and that it is intact. */
+/* Find out all about a payload, and that header and table are intact. */
 static int verify(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                   const void *payload, size_t bytes) {
   const place_t *place = place_of(plan);
-  uint64_t header[HEADER_WORDS], hash = 0, *table;
+  uint64_t header[HEADER_WORDS], *words;
+  size_t count = HEADER_WORDS;
   ptrdiff_t i;
   int status;
 
@@ -253,22 +278,20 @@ static int verify(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                 HEADER_BYTES);
   if ((status = place->read(plan, exec, payload, 0, header, HEADER_WORDS)) ||
       (status = check_header(plan, header, bytes)) ||
-      (status = place->hash(plan, exec, payload, HEADER_WORDS, bytes / WORD, &hash)))
+      (status = cut(plan, (int64_t)header[4], plan->message)))
     return status;
-  if (header[1] != hash_header(header) + hash)
-    return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
-                "the payload is damaged: its checksum is wrong");
-  if ((status = cut(plan, (int64_t)header[4], plan->message))) return status;
-  if (bytes == HEADER_BYTES) {
-    for (i = 0; i < plan->slabs; i++) plan->slab[i].code = ZERO;
-    return DEVITOCOMP_OK;
-  }
 
-  if (!(table = malloc((size_t)plan->slabs * sizeof(*table))))
+  if (bytes > HEADER_BYTES) count += table_words(plan);
+  if (!(words = malloc(count * sizeof(*words))))
     return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for a table");
-  status = place->read(plan, exec, payload, HEADER_WORDS, table, (size_t)plan->slabs);
-  if (!status) status = read_table(plan, table, bytes);
-  free(table);
+  status = place->read(plan, exec, payload, 0, words, count);
+  if (!status && words[1] != hash_words_of(words, count))
+    status = fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
+                  "the payload is damaged: the checksum of its header is wrong");
+  for (i = 0; i < plan->slabs; i++) plan->slab[i].code = ZERO;
+  if (!status && bytes > HEADER_BYTES)
+    status = read_table(plan, words + HEADER_WORDS, bytes);
+  free(words);
   return status;
 }
 
@@ -353,7 +376,7 @@ static uint64_t max_bytes(const devitocomp_plan_t *plan) {
   uint64_t others = ((uint64_t)plan->elements - 1) / slab;
   uint64_t last = (uint64_t)plan->elements - others * slab;
 
-  return HEADER_BYTES + (others + 1) * WORD +
+  return HEADER_BYTES + (others + 1) * ENTRY_WORDS * WORD +
          others * whole_words(bitcompMaxBuflen((size_t)slab * plan->itemsize)) +
          whole_words(bitcompMaxBuflen((size_t)last * plan->itemsize));
 }
@@ -396,27 +419,37 @@ static int check_call(devitocomp_plan_t *plan, const devitocomp_execution_t *exe
   return check_pointer(message, "payload", payload, ALIGNMENT);
 }
 
-/* Header and table of what has been compressed, and where it will be in a payload. */
-static size_t lay_out(devitocomp_plan_t *plan, uint64_t *words, size_t *count) {
-  size_t total = HEADER_BYTES;
-  int is_zero = 1;
-  ptrdiff_t i;
+/* Header and table of what has been compressed. */
+static void describe(const devitocomp_plan_t *plan, uint64_t *words, size_t count) {
+  size_t i;
 
-  for (i = 0; i < plan->slabs; i++) is_zero &= plan->slab[i].code == ZERO;
-  *count = HEADER_WORDS + (is_zero ? 0 : (size_t)plan->slabs);
-  total = *count * WORD;
-  for (i = 0; i < plan->slabs; i++) {
-    slab_t *slab = plan->slab + i;
-    slab->offset = total;
-    total += whole_words(slab->bytes);
-    words[HEADER_WORDS + i] = (uint64_t)slab->code << CODE_SHIFT | slab->bytes;
-  }
   words[0] = magic_word();
-  words[1] = 0;
   words[2] = plan->tag;
-  words[3] = total;
+  words[3] = plan->end;
   words[4] = (uint64_t)plan->slab_elements;
-  return total;
+  for (i = HEADER_WORDS; i < count; i += ENTRY_WORDS) {
+    const slab_t *slab = plan->slab + (i - HEADER_WORDS) / ENTRY_WORDS;
+    words[i] = (uint64_t)slab->code << CODE_SHIFT | slab->bytes;
+    words[i + 1] = slab->hash;
+  }
+  words[1] = hash_words_of(words, count);
+}
+
+/* Write all that has been compressed, if there is room for it. */
+static int pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                void *payload, size_t capacity, size_t count) {
+  uint64_t *words;
+  int status;
+
+  if (capacity < plan->end)
+    return fail(plan->message, DEVITOCOMP_BUFFER_TOO_SMALL,
+                "the capacity is %zu bytes, the snapshot needs %zu", capacity, plan->end);
+  if (!(words = malloc(count * sizeof(*words))))
+    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for a table");
+  describe(plan, words, count);
+  status = place_of(plan)->pack(plan, exec, payload, words, count);
+  free(words);
+  return status;
 }
 
 DEVITOCOMP_EXPORT int devitocomp_compress(devitocomp_plan_t *plan,
@@ -425,8 +458,8 @@ DEVITOCOMP_EXPORT int devitocomp_compress(devitocomp_plan_t *plan,
                                           size_t capacity, size_t *compressed_bytes,
                                           void *sidecar) {
   const place_t *place;
-  uint64_t maximum = 0, *words;
-  size_t total, count = 0;
+  uint64_t maximum = 0;
+  size_t count = HEADER_WORDS;
   fenv_t environment;
   method_t method;
   ptrdiff_t i;
@@ -453,19 +486,15 @@ DEVITOCOMP_EXPORT int devitocomp_compress(devitocomp_plan_t *plan,
   set_environment(&environment);
   method = choose_method(plan, plan->error > 0 ? maximum : 0);
   restore_environment(&environment);
-  if ((status = place->compress(plan, exec, tensor, &method))) return status;
-
-  if (!(words = malloc((HEADER_WORDS + (size_t)plan->slabs) * sizeof(*words))))
-    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for a table");
-  total = lay_out(plan, words, &count);
-  if (capacity < total)
-    status = fail(plan->message, DEVITOCOMP_BUFFER_TOO_SMALL,
-                  "the capacity is %zu bytes, the snapshot needs %zu", capacity, total);
-  else
-    status = place->pack(plan, exec, payload, total, words, count, hash_header(words));
-  free(words);
-  if (!status) *compressed_bytes = total;
-  return status;
+  /* Without a maximum, all is zero. */
+  if (maximum) count += table_words(plan);
+  plan->placed = 0;
+  plan->end = count * WORD;
+  if ((status = place->compress(plan, exec, tensor, &method, payload, capacity)) ||
+      (status = pack(plan, exec, payload, capacity, count)))
+    return status;
+  *compressed_bytes = plan->end;
+  return DEVITOCOMP_OK;
 }
 
 DEVITOCOMP_EXPORT int devitocomp_decompress(devitocomp_plan_t *plan,

@@ -22,7 +22,7 @@ struct device {
   cudaEvent_t done;         /* all that was queued up to now */
   unsigned char *stage;     /* a tensor without gaps, if the plan's has some */
   unsigned char *work;      /* the streams, from the first compress on */
-  uint64_t *words;          /* a word for each slab, and one more */
+  uint64_t *words;          /* a word for each slab */
   size_t words_room;
   /* By Bitcomp: of full slabs and of the last, LOSSLESS and LOSSY. */
   struct {
@@ -95,22 +95,22 @@ static __global__ void scatter_kernel(layout_t layout, const word_t *stage,
     tensor[offset_of(layout, i)] = stage[i];
 }
 
-static __global__ void hash_kernel(const uint64_t *words, size_t start, size_t end,
+/* A chain for each thread: neighbours read neighbours. */
+static __global__ void hash_kernel(const uint64_t *words, size_t count,
                                    unsigned long long *hash) {
-  size_t step = (size_t)gridDim.x * blockDim.x;
+  size_t step = (size_t)gridDim.x * blockDim.x, chains = chains_of(count);
   unsigned long long mine = 0;
 
-  for (size_t i = start + (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < end;
-       i += step)
-    mine += scramble(words[i], i);
+  for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < chains; i += step) {
+    size_t start = i / CHAINS * BLOCK_WORDS, end = start + BLOCK_WORDS;
+    uint64_t chain = 0;
+    for (size_t k = start + i % CHAINS; k < end && k < count; k += CHAINS)
+      chain = link_word(chain, words[k]);
+    mine += scramble(chain, i);
+  }
   for (int lane = 16; lane > 0; lane /= 2)
     mine += __shfl_down_sync(0xffffffffu, mine, lane);
   if (threadIdx.x % 32 == 0) atomicAdd(hash, mine);
-}
-
-static __global__ void put_hash_kernel(uint64_t *payload, uint64_t header,
-                                       const uint64_t *rest) {
-  payload[1] = header + *rest;
 }
 
 static unsigned blocks_for(int64_t threads) {
@@ -177,7 +177,7 @@ static int reserve(devitocomp_plan_t *plan, unsigned char **pointer, size_t byte
 
 static int reserve_words(devitocomp_plan_t *plan) {
   struct device *device = plan->device;
-  size_t count = (size_t)plan->slabs + 1;
+  size_t count = (size_t)plan->slabs;
 
   if (count <= device->words_room) return DEVITOCOMP_OK;
   /* cudaFree waits for what is queued. */
@@ -283,6 +283,28 @@ static unsigned char *stream_at(const devitocomp_plan_t *plan, ptrdiff_t index) 
   return plan->device->work + (size_t)index * stream_room(plan);
 }
 
+/* The hash of each stream, in a payload or else where it was compressed to. */
+static int fetch_hashes(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                        const unsigned char *payload, uint64_t *hashes) {
+  cudaStream_t stream = stream_of(exec);
+  ptrdiff_t i;
+  int status = reserve_words(plan);
+
+  if (status) return status;
+  TRY(plan, cudaMemsetAsync(plan->device->words, 0, (size_t)plan->slabs * WORD, stream));
+  for (i = 0; i < plan->slabs; i++) {
+    const slab_t *slab = plan->slab + i;
+    const unsigned char *at = payload ? payload + slab->offset : stream_at(plan, i);
+    size_t count = whole_words(slab->bytes) / WORD;
+
+    if (slab->code == ZERO) continue;
+    hash_kernel<<<blocks_for((int64_t)chains_of(count)), THREADS, 0, stream>>>(
+      (const uint64_t *)at, count, (unsigned long long *)plan->device->words + i);
+    TRY(plan, cudaGetLastError());
+  }
+  return fetch_words(plan, exec, hashes);
+}
+
 static int queue_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                           const unsigned char *data, const method_t *method) {
   ptrdiff_t i;
@@ -297,6 +319,7 @@ static int queue_compress(devitocomp_plan_t *plan, const devitocomp_execution_t 
     bitcompResult_t result;
 
     slab->bytes = 0;
+    slab->hash = 0;
     slab->code = ZERO;
     if (!slab->maximum) continue;
     /* Where Bitcomp might need checking, it is not worth that. */
@@ -339,44 +362,34 @@ static int read_sizes(devitocomp_plan_t *plan, const devitocomp_execution_t *exe
 }
 
 static int cuda_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                         const void *tensor, const method_t *method) {
+                         const void *tensor, const method_t *method, void *payload,
+                         size_t capacity) {
   const unsigned char *data =
     plan->contiguous ? (const unsigned char *)tensor : plan->device->stage;
   uint64_t *words;
+  ptrdiff_t i;
   int status;
 
+  (void)payload;
+  (void)capacity;
   if ((status = enter(plan, exec))) return status;
   if (!(words = (uint64_t *)malloc((size_t)plan->slabs * WORD)))
     return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for sizes");
-  if (!(status = queue_compress(plan, exec, data, method)))
-    status = read_sizes(plan, exec, words);
+  if (!(status = queue_compress(plan, exec, data, method)) &&
+      !(status = read_sizes(plan, exec, words)) &&
+      !(status = fetch_hashes(plan, exec, NULL, words)))
+    for (i = 0; i < plan->slabs; i++) {
+      plan->slab[i].hash = words[i];
+      place_slab(plan);
+    }
   free(words);
   return leave(plan, exec, status);
 }
 
-/* The hash of words of a payload, to the word after those of the slabs. */
-static int queue_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                      const void *payload, size_t start, size_t end, uint64_t **hash) {
-  int status = reserve_words(plan);
-
-  if (status) return status;
-  *hash = plan->device->words + plan->device->words_room - 1;
-  TRY(plan, cudaMemsetAsync(*hash, 0, WORD, stream_of(exec)));
-  if (start < end) {
-    hash_kernel<<<blocks_for((int64_t)(end - start)), THREADS, 0, stream_of(exec)>>>(
-      (const uint64_t *)payload, start, end, (unsigned long long *)*hash);
-    TRY(plan, cudaGetLastError());
-  }
-  return DEVITOCOMP_OK;
-}
-
 static int queue_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                      unsigned char *payload, size_t bytes, const uint64_t *words,
-                      size_t count, uint64_t hash) {
+                      unsigned char *payload, const uint64_t *words, size_t count) {
   cudaStream_t stream = stream_of(exec);
-  uint64_t *rest;
   ptrdiff_t i;
-  int status;
 
   /* From pageable memory, which is copied before the call returns. */
   TRY(plan, cudaMemcpyAsync(payload, words, count * WORD, cudaMemcpyDefault, stream));
@@ -385,20 +398,15 @@ static int queue_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exe
       TRY(plan, cudaMemcpyAsync(payload + plan->slab[i].offset, stream_at(plan, i),
                                 whole_words(plan->slab[i].bytes), cudaMemcpyDefault,
                                 stream));
-  status = queue_hash(plan, exec, payload, HEADER_WORDS, bytes / WORD, &rest);
-  if (status) return status;
-  put_hash_kernel<<<1, 1, 0, stream>>>((uint64_t *)payload, hash, rest);
-  TRY(plan, cudaGetLastError());
   return DEVITOCOMP_OK;
 }
 
 static int cuda_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                     void *payload, size_t bytes, const uint64_t *words, size_t count,
-                     uint64_t hash) {
+                     void *payload, const uint64_t *words, size_t count) {
   int status = enter(plan, exec);
 
   if (status) return status;
-  status = queue_pack(plan, exec, (unsigned char *)payload, bytes, words, count, hash);
+  status = queue_pack(plan, exec, (unsigned char *)payload, words, count);
   return leave(plan, exec, status);
 }
 
@@ -413,14 +421,21 @@ static int cuda_read(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
   return DEVITOCOMP_OK;
 }
 
-static int cuda_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                     const void *payload, size_t start, size_t end, uint64_t *hash) {
-  uint64_t *word;
+/* Whether all streams are as they were when they were written. */
+static int check_streams(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                         const unsigned char *payload) {
+  uint64_t *hashes = (uint64_t *)malloc((size_t)plan->slabs * WORD);
+  ptrdiff_t i;
   int status;
 
-  if ((status = enter(plan, exec))) return status;
-  status = leave(plan, exec, queue_hash(plan, exec, payload, start, end, &word));
-  return status ? status : cuda_read(plan, exec, word, 0, hash, 1);
+  if (!hashes)
+    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for checksums");
+  status = fetch_hashes(plan, exec, payload, hashes);
+  for (i = 0; !status && i < plan->slabs; i++)
+    if (plan->slab[i].code != ZERO && hashes[i] != plan->slab[i].hash)
+      status = refuse_damaged(plan, i);
+  free(hashes);
+  return status;
 }
 
 static int queue_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
@@ -465,11 +480,13 @@ static int queue_decompress(devitocomp_plan_t *plan, const devitocomp_execution_
 
 static int cuda_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                            const void *payload, void *tensor) {
+  const unsigned char *streams = (const unsigned char *)payload;
   int status = enter(plan, exec);
 
   if (status) return status;
-  return leave(plan, exec,
-               queue_decompress(plan, exec, (const unsigned char *)payload, tensor));
+  if (!(status = check_streams(plan, exec, streams)))
+    status = queue_decompress(plan, exec, streams, tensor);
+  return leave(plan, exec, status);
 }
 
 static int cuda_create(devitocomp_plan_t *plan, char *message) {
@@ -503,6 +520,6 @@ static void cuda_destroy(devitocomp_plan_t *plan) {
 }
 
 extern "C" const place_t cuda_place = {
-  cuda_scan, cuda_compress, cuda_pack, cuda_read, cuda_hash, cuda_decompress, cuda_create,
+  cuda_scan, cuda_compress, cuda_pack, cuda_read, cuda_decompress, cuda_create,
   cuda_destroy, SLAB_BYTES
 };

@@ -1,6 +1,7 @@
 /* expect.h -- what common/test_lossy.c should find. */
 #define NAME "bitcomp"
 #define RANKS 0x1eu
+#define PAYLOAD_VERSION 2
 #define LOSSY_FROM 1e-7
 #define LOSSLESS_BELOW 1e-17
 #define ZERO_BYTES 40

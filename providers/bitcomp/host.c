@@ -8,8 +8,9 @@
 /* Large enough for Bitcomp's blocks of 8 KiB not to be wasted, small enough for many
    threads to get their share, and for what is left of zero to go. */
 #define SLAB_BYTES ((int64_t)256 << 10)
-/* Less than that is not worth a thread. */
-#define WORDS_PER_PART ((size_t)1 << 16)
+
+/* Of a slab, besides what the interface has. */
+#define DAMAGED (-1)
 
 /* ---- Rows -------------------------------------------------------------------------- */
 
@@ -113,8 +114,14 @@ static uint64_t max_row(const char *row, size_t itemsize, int64_t n, int64_t str
 /* More than compilers unroll: then they make vectors of it, which they do not otherwise. */
 #define LANES 64
 
+#if defined(__GNUC__)
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define ALWAYS_INLINE inline
+#endif
+
 /* The largest of consecutive elements. Signed integers, which SSE2 can compare. */
-static uint64_t max_run32(const char *run, int64_t n) {
+static ALWAYS_INLINE uint64_t max_of_run32(const char *run, int64_t n) {
   int32_t most[LANES] = {0};
   uint64_t rest;
   int64_t i;
@@ -130,6 +137,21 @@ static uint64_t max_run32(const char *run, int64_t n) {
   rest = max_row(run + (size_t)i * sizeof(*most), sizeof(*most), n - i, 1);
   for (k = 1; k < LANES; k++) most[0] = most[k] > most[0] ? most[k] : most[0];
   return rest > (uint64_t)most[0] ? rest : (uint64_t)most[0];
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+/* Fast enough to wait for nothing but memory. */
+__attribute__((target("avx2"))) static uint64_t max_run32_avx2(const char *run,
+                                                               int64_t n) {
+  return max_of_run32(run, n);
+}
+#endif
+
+static uint64_t max_run32(const char *run, int64_t n) {
+#if defined(__GNUC__) && defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return max_run32_avx2(run, n);
+#endif
+  return max_of_run32(run, n);
 }
 
 static uint64_t or_row(const char *row, size_t itemsize, int64_t n, int64_t stride) {
@@ -176,6 +198,31 @@ static int is_within(const devitocomp_plan_t *plan, const void *data, const void
   else
     for (i = 0; i < count; i++) within &= fabs(x64[i] - y64[i]) <= tolerance;
   return within;
+}
+
+/* ---- Hashes ------------------------------------------------------------------------ */
+
+/* Of a block, or of what there is of the last one. */
+static uint64_t hash_block(const unsigned char *block, size_t words, size_t index) {
+  uint64_t chain[CHAINS] = {0}, sum = 0;
+  size_t i, k;
+
+  for (i = 0; i + CHAINS <= words; i += CHAINS)
+    for (k = 0; k < CHAINS; k++) chain[k] = link_word(chain[k], get_word(block, i + k));
+  for (k = 0; i + k < words; k++) chain[k] = link_word(chain[k], get_word(block, i + k));
+  for (k = 0; k < CHAINS; k++) sum += scramble(chain[k], index * CHAINS + k);
+  return sum;
+}
+
+static uint64_t hash_stream(const unsigned char *stream, size_t bytes) {
+  size_t words = bytes / WORD, start;
+  uint64_t sum = 0;
+
+  for (start = 0; start < words; start += BLOCK_WORDS)
+    sum += hash_block(stream + start * WORD,
+                      words - start < BLOCK_WORDS ? words - start : BLOCK_WORDS,
+                      start / BLOCK_WORDS);
+  return sum;
 }
 
 /* ---- Bitcomp ----------------------------------------------------------------------- */
@@ -259,6 +306,7 @@ static int slabs_status(devitocomp_plan_t *plan, const char *what) {
     case DEVITOCOMP_OK: break;
     case DEVITOCOMP_OUT_OF_MEMORY:
       return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory to %s", what);
+    case DAMAGED: return refuse_damaged(plan, i);
     case DEVITOCOMP_CORRUPT_PAYLOAD:
       return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
                   "Bitcomp does not recognise a stream: the payload is damaged, or of "
@@ -269,22 +317,14 @@ static int slabs_status(devitocomp_plan_t *plan, const char *what) {
   return DEVITOCOMP_OK;
 }
 
-static size_t slab_work(const devitocomp_plan_t *plan, ptrdiff_t index) {
-  return (size_t)index * stream_room(plan);
-}
-
-static void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
-                          const char *tensor, const method_t *method) {
+/* To a stream, for which there is room. */
+static void compress_slab(const devitocomp_plan_t *plan, scratch_t *scratch,
+                          ptrdiff_t index, const char *tensor, const method_t *method,
+                          unsigned char *stream) {
   slab_t *slab = plan->slab + index;
   int64_t count = slab_count(plan, index);
-  unsigned char *stream = plan->work + slab_work(plan, index);
   const char *data = tensor + (size_t)slab_start(plan, index) * plan->itemsize;
   bitcompResult_t result;
-
-  slab->status = DEVITOCOMP_OK;
-  slab->bytes = 0;
-  slab->code = ZERO;
-  if (!slab->maximum) return;
 
   if (!plan->contiguous) {
     gather(plan, index, tensor, scratch->data);
@@ -299,12 +339,18 @@ static void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t
     result = encode(plan, LOSSLESS, 0, data, count, stream, &slab->bytes);
   }
   slab->status = status_of(result);
-  if (!result) memset(stream + slab->bytes, 0, whole_words(slab->bytes) - slab->bytes);
+  if (result) {
+    slab->bytes = 0;
+  } else {
+    memset(stream + slab->bytes, 0, whole_words(slab->bytes) - slab->bytes);
+    slab->hash = hash_stream(stream, whole_words(slab->bytes));
+  }
 }
 
-static void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
-                            const unsigned char *payload, char *tensor) {
+static void decompress_slab(const devitocomp_plan_t *plan, scratch_t *scratch,
+                            ptrdiff_t index, const unsigned char *payload, char *tensor) {
   slab_t *slab = plan->slab + index;
+  const unsigned char *stream;
   char *data = plan->contiguous
                  ? tensor + (size_t)slab_start(plan, index) * plan->itemsize
                  : scratch->data;
@@ -314,9 +360,65 @@ static void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff
     clear(plan, index, tensor);
     return;
   }
-  slab->status = status_of(decode(plan, slab->code, payload + slab->offset, slab->bytes,
-                                  slab_count(plan, index), data));
+  stream = payload + slab->offset;
+  /* Verified when Bitcomp is about to read it: then it is read from memory once. */
+  slab->status = hash_stream(stream, whole_words(slab->bytes)) != slab->hash
+                   ? DAMAGED
+                   : status_of(decode(plan, slab->code, stream, slab->bytes,
+                                      slab_count(plan, index), data));
   if (!slab->status && !plan->contiguous) scatter(plan, index, data, tensor);
+}
+
+/* ---- Rooms ------------------------------------------------------------------------- */
+
+/*
+ * Where a stream goes in the payload is known when all slabs before it have been
+ * compressed. Until then it stays in a room. Whoever finishes a slab that others have
+ * waited for moves their streams too, while they are in a cache: nobody has to wait.
+ */
+
+static int prepare_rooms(devitocomp_plan_t *plan) {
+  size_t bytes = (size_t)plan->slabs * sizeof(*plan->rooms);
+
+  if (!plan->rooms && !(plan->rooms = malloc(bytes)))
+    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY,
+                "no memory for a workspace of %zu bytes", bytes);
+  return DEVITOCOMP_OK;
+}
+
+static unsigned char *take_room(devitocomp_plan_t *plan) {
+  unsigned char *room = NULL;
+
+  #pragma omp critical(devitocomp_bitcomp)
+  if (plan->idle) room = plan->rooms[--plan->idle];
+  return room ? room : malloc(stream_room(plan));
+}
+
+static void move_stream(devitocomp_plan_t *plan, slab_t *slab, unsigned char *payload,
+                        size_t capacity) {
+  size_t bytes = whole_words(slab->bytes);
+
+  if (!slab->room) return;
+  if (bytes <= capacity && slab->offset <= capacity - bytes)
+    memcpy(payload + slab->offset, slab->room, bytes);
+  #pragma omp critical(devitocomp_bitcomp)
+  plan->rooms[plan->idle++] = slab->room;
+}
+
+/* A slab is done, and with it, maybe, all before some others. */
+static void finish_slab(devitocomp_plan_t *plan, ptrdiff_t index, unsigned char *payload,
+                        size_t capacity) {
+  ptrdiff_t first, last;
+
+  #pragma omp critical(devitocomp_bitcomp)
+  {
+    plan->slab[index].done = 1;
+    first = plan->placed;
+    while (plan->placed < plan->slabs && plan->slab[plan->placed].done) place_slab(plan);
+    last = plan->placed;
+  }
+  for (; first < last; first++)
+    move_stream(plan, plan->slab + first, payload, capacity);
 }
 
 /* ---- In parallel ------------------------------------------------------------------- */
@@ -332,43 +434,67 @@ static int host_scan(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
   return DEVITOCOMP_OK;
 }
 
-/* Compress, or with a payload decompress, all slabs. */
-static int work_on_slabs(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                         const unsigned char *payload, char *tensor,
-                         const method_t *method) {
+/* What keeps a slab from being compressed is its status. */
+static void write_slab(devitocomp_plan_t *plan, scratch_t *scratch, int ready,
+                       ptrdiff_t index, const char *tensor, const method_t *method) {
+  slab_t *slab = plan->slab + index;
+
+  slab->status = DEVITOCOMP_OK;
+  slab->bytes = 0;
+  slab->hash = 0;
+  slab->code = ZERO;
+  slab->room = NULL;
+  if (!slab->maximum) return;
+  if (ready && (slab->room = take_room(plan)))
+    compress_slab(plan, scratch, index, tensor, method, slab->room);
+  else
+    slab->status = DEVITOCOMP_OUT_OF_MEMORY;
+}
+
+static int host_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                         const void *tensor, const method_t *method, void *payload,
+                         size_t capacity) {
+  int threads = count_threads(exec, (size_t)plan->slabs), status;
+  ptrdiff_t i;
+
+  if ((status = prepare_rooms(plan))) return status;
+  for (i = 0; i < plan->slabs; i++) plan->slab[i].done = 0;
+  (void)threads;
+  #pragma omp parallel num_threads(threads)
+  {
+    scratch_t scratch;
+    int ready = open_scratch(plan, &scratch, !method->safe);
+
+    #pragma omp for schedule(dynamic) nowait
+    for (i = 0; i < plan->slabs; i++) {
+      write_slab(plan, &scratch, ready, i, tensor, method);
+      finish_slab(plan, i, payload, capacity);
+    }
+    close_scratch(&scratch);
+  }
+  return slabs_status(plan, "compress");
+}
+
+static int host_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
+                           const void *payload, void *tensor) {
   int threads = count_threads(exec, (size_t)plan->slabs);
+  ptrdiff_t i;
 
   (void)threads;
   #pragma omp parallel num_threads(threads)
   {
     scratch_t scratch;
-    int ready = open_scratch(plan, &scratch, method && !method->safe);
-    ptrdiff_t i;
+    int ready = open_scratch(plan, &scratch, 0);
 
     #pragma omp for schedule(dynamic) nowait
     for (i = 0; i < plan->slabs; i++)
-      if (!ready)
-        plan->slab[i].status = DEVITOCOMP_OUT_OF_MEMORY;
-      else if (payload)
+      if (ready)
         decompress_slab(plan, &scratch, i, payload, tensor);
       else
-        compress_slab(plan, &scratch, i, tensor, method);
+        plan->slab[i].status = DEVITOCOMP_OUT_OF_MEMORY;
     close_scratch(&scratch);
   }
-  return slabs_status(plan, payload ? "decompress" : "compress");
-}
-
-static int host_compress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                         const void *tensor, const method_t *method) {
-  if (!plan->work && !(plan->work = malloc(slab_work(plan, plan->slabs))))
-    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY,
-                "no memory for a workspace of %zu bytes", slab_work(plan, plan->slabs));
-  return work_on_slabs(plan, exec, NULL, (char *)tensor, method);
-}
-
-static int host_decompress(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                           const void *payload, void *tensor) {
-  return work_on_slabs(plan, exec, payload, tensor, NULL);
+  return slabs_status(plan, "decompress");
 }
 
 static int host_read(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
@@ -379,49 +505,12 @@ static int host_read(devitocomp_plan_t *plan, const devitocomp_execution_t *exec
   return DEVITOCOMP_OK;
 }
 
-static uint64_t hash_words_of(const void *payload, size_t start, size_t end) {
-  uint64_t sum = 0;
-  size_t i;
-
-  for (i = start; i < end; i++) sum += scramble(get_word(payload, i), i);
-  return sum;
-}
-
-static int host_hash(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                     const void *payload, size_t start, size_t end, uint64_t *hash) {
-  size_t parts = (end - start + WORDS_PER_PART - 1) / WORDS_PER_PART;
-  int threads = count_threads(exec, parts);
-  uint64_t sum = 0;
-  ptrdiff_t part;
-
-  (void)plan;
-  (void)threads;
-  #pragma omp parallel for num_threads(threads) reduction(+ : sum)
-  for (part = 0; part < (ptrdiff_t)parts; part++) {
-    size_t from = start + (size_t)part * WORDS_PER_PART, to = from + WORDS_PER_PART;
-    sum += hash_words_of(payload, from, to < end ? to : end);
-  }
-  *hash = sum;
-  return DEVITOCOMP_OK;
-}
-
+/* The streams are there already. */
 static int host_pack(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
-                     void *payload, size_t bytes, const uint64_t *words, size_t count,
-                     uint64_t hash) {
-  int threads = count_threads(exec, bytes / WORD / WORDS_PER_PART);
-  ptrdiff_t i;
-
+                     void *payload, const uint64_t *words, size_t count) {
+  (void)plan;
+  (void)exec;
   memcpy(payload, words, count * WORD);
-  hash += hash_words_of(payload, HEADER_WORDS, count);
-  (void)threads;
-  /* A slab at a time, as long as it is in the cache. */
-  #pragma omp parallel for num_threads(threads) reduction(+ : hash)
-  for (i = 0; i < plan->slabs; i++) {
-    size_t start = plan->slab[i].offset, length = whole_words(plan->slab[i].bytes);
-    memcpy((char *)payload + start, plan->work + slab_work(plan, i), length);
-    hash += hash_words_of(payload, start / WORD, (start + length) / WORD);
-  }
-  put_word(payload, 1, hash);
   return DEVITOCOMP_OK;
 }
 
@@ -432,10 +521,11 @@ static int host_create(devitocomp_plan_t *plan, char *message) {
 }
 
 static void host_destroy(devitocomp_plan_t *plan) {
-  free(plan->work);
+  while (plan->idle) free(plan->rooms[--plan->idle]);
+  free(plan->rooms);
 }
 
 const place_t host_place = {
-  host_scan, host_compress, host_pack, host_read, host_hash, host_decompress, host_create,
+  host_scan, host_compress, host_pack, host_read, host_decompress, host_create,
   host_destroy, SLAB_BYTES
 };

@@ -5,6 +5,7 @@
  *
  *     NAME              of the provider
  *     RANKS             the mask of ranks offered
+ *     PAYLOAD_VERSION   of its payloads
  *     LOSSY_FROM        the least error for which a plan must be lossy
  *     LOSSLESS_BELOW    the error for which it must be lossless for every type
  *     ZERO_BYTES        the payload of a snapshot of zeros
@@ -379,7 +380,7 @@ static void test_limits(const devitocomp_plan_t *plan, const char *options) {
   CHECK(l->portable_kinds == l->execution_kinds);
   CHECK(l->dtypes == (DEVITOCOMP_BIT(FLOAT32) | DEVITOCOMP_BIT(FLOAT64)));
   CHECK(l->ranks == RANKS);
-  CHECK(l->payload_version == 1);
+  CHECK(l->payload_version == PAYLOAD_VERSION);
   if (plan) {
     CHECK(l->error_kind == DEVITOCOMP_ERROR_RELATIVE_MAX ||
           l->error_kind == DEVITOCOMP_ERROR_LOSSLESS);
@@ -468,6 +469,8 @@ static void test_roundtrip(uint32_t dtype, uint32_t rank, const int64_t *dims,
   CHECK_STATUS(DEVITOCOMP_BUFFER_TOO_SMALL, plan,
                devitocomp_compress(plan, &exec, input.data, payload.data, used - 1,
                                    &again, NULL));
+  CHECK(is_untouched(&payload, used - 1, room));
+  memset(payload.data, CANARY, used);
   CHECK_STATUS(DEVITOCOMP_BUFFER_TOO_SMALL, plan,
                devitocomp_compress(plan, &exec, input.data, payload.data, 0, &again,
                                    NULL));
