@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Mappings of at least this much are aligned to it and ask for huge pages. */
+/* What a page may have if the system uses huge ones unasked. Mappings of at least this
+   much are aligned to it, so that none is in two of them. */
 #define PAGES_HUGE ((size_t)2 << 20)
 
 /* No mapping is aligned to less than this. */
