@@ -126,6 +126,16 @@ class TestSaves:
         op = e.operator([stencil, Eq(usave, u)] + src.inject(field=usave, expr=src))
         assert sequence(op).count('write_snapshot') == 1
 
+    def test_save_joins_the_stencil(self):
+        """There is one loop over space, as with dense functions."""
+        e = env()
+        u, stencil = e.wave()
+        src = sparse(e, 'src')
+        usave = e.save('usave', 9)
+        inject = src.inject(field=u.forward, expr=src)
+        op = e.operator([stencil] + inject + [Eq(usave, u)])
+        assert body(op).count('for (int x = ') == 1
+
     def test_partial_write_reads_first(self):
         e = env()
         usave = e.save('usave', 9)

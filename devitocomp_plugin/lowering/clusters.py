@@ -187,14 +187,18 @@ class Copies:
 
         buffer = self.buffers.get(f, index, written)
         when = outer_guards(template, n)
+        early = False
         if written:
             level.write(template, n, buffer, key, lenient)
             if aa[0].is_write and is_full(aa[0], n):
+                early = all(i is true for i in when.values()) and not level.touches(f)
                 when = when.xandg(innermost(template, n), is_partial(f))
         else:
             level.clean[key] = buffer
-        level.extend([make_load(template, n, buffer, index, guards=when, modify=written,
-                                lenient=lenient)])
+        load = make_load(template, n, buffer, index, guards=when, modify=written,
+                         lenient=lenient)
+        # Not in between: a save can be fused with what comes before it
+        level.clusters.insert(0 if early else len(level.clusters), load)
         return buffer
 
     def _partition(self, group, n):

@@ -35,6 +35,10 @@ class Level:
     def extend(self, clusters):
         self.clusters.extend(clusters)
 
+    def touches(self, function):
+        """True if snapshots of a function have been moved."""
+        return any(function in c.functions for c in self.clusters)
+
     def find(self, key):
         """The buffer that holds what a key stands for; None if there is none."""
         if key in self.pending:
