@@ -135,8 +135,8 @@ def gradient_operator(shot, usave=None, grad=None, factor=1):
     return Operator(shot.adjoint + image, subs=shot.subs, name='Gradient')
 
 
-def make_shot(options):
-    """A shot in the model that was asked for."""
+def make_shot(options, kind=Shot):
+    """A shot in the model that was asked for, of class Shot or a subclass."""
     vp = read_model(options) if options.model else layered_model(options.shape,
                                                                  options.spacing)
     spacing = options.spacing
@@ -145,7 +145,7 @@ def make_shot(options):
         spacing *= options.decimate
     # Structure smaller than a wavelength is what the gradient is to bring back
     wavelength = 1000*vp.min()/options.freq
-    return Shot(vp, smooth(vp, wavelength/spacing), spacing, options.nbl,
+    return kind(vp, smooth(vp, wavelength/spacing), spacing, options.nbl,
                 options.space_order, options.freq, nt=options.steps, tn=options.tn)
 
 

@@ -1,0 +1,611 @@
+"""
+What it takes to compute a gradient: saving nothing, dense, compressed, and recomputing.
+
+A forward run that saves its wavefield, then an adjoint run that is correlated with what
+was saved, in 3D, with the equation and the model asked for. The ways to do it take turns,
+each time in a fresh process, with everything compiled beforehand:
+
+no saving                   no gradient, hence the least that there is
+dense                       plain Devito, in memory that the process has never used
+dense, touched              the same, after all of that memory has been written once
+PROVIDER ERROR, LAYERS      compressed, with each provider that can be built here
+pyrevolve, same memory      recomputing, from as many checkpoints as fit into the memory
+                            that the first compressed history takes, rounded up
+pyrevolve, its choice       ... from as many as pyrevolve takes by default
+zfpy loop                   a loop over steps in Python, which calls zfpy for each
+
+    python benchmarks/gradient.py
+    python benchmarks/gradient.py --size 24 --steps 20 --repeat 1
+    python benchmarks/gradient.py --factor 1 --factor 4 --case dense --case zfp
+    python benchmarks/gradient.py --equation elastic --size 90
+
+Prints a JSON object a line for each case, of medians, then a table. Bytes are those of
+snapshots or checkpoints (history), and the most that the process ever had (peak). Errors
+are of the L2 norm, relative to the gradient from dense snapshots. Options that are not
+known here go to examples/gradient.py: --model, --shape, --steps, --space-order ...
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'examples'))
+
+from dummy_vs_dense import Clock, claim, in_fresh_process  # noqa: E402
+
+# The example. Importing it sets up the environment of Devito
+from gradient import difference, make_shot, peak_memory  # noqa: E402
+from gradient import parse as parse_example  # noqa: E402
+from machine import available_bytes, describe, load  # noqa: E402
+from problems import components, problems  # noqa: E402
+
+from devitocomp_plugin import DevitoComp  # noqa: E402
+from devitocomp_plugin.providers import bundled_provider, bundled_providers  # noqa: E402
+
+MB = 1e6
+
+
+# *** Ways to have the forward wavefield at hand
+
+class NoSaving:
+
+    """
+    Forward and adjoint propagation, and nothing in between.
+
+    Parameters
+    ----------
+    problem : Problem
+    case : Case
+    """
+
+    has_gradient = False
+
+    def __init__(self, problem, case):
+        self.problem = problem
+        self.case = case
+        self.gradient = problem.make_gradient() if self.has_gradient else None
+        self.histories = self.make_histories()
+        self.build()
+
+    def build(self):
+        self.forward_op = self.problem.forward_operator(self.histories)
+        self.gradient_op = self.problem.gradient_operator(self.histories, self.gradient)
+
+    def make_histories(self, steps=None):
+        return []
+
+    def prepare(self):
+        """Compile, load libraries and start threads, without touching the histories."""
+        others = self.make_histories(steps=2) + self.problem.points(steps=2)
+        others = {i.name: i for i in components(others)}
+        for op in (self.forward_op, self.gradient_op):
+            names = {i.name for i in op.parameters}
+            op.apply(time_m=0, time_M=1, **{k: others[k] for k in names & set(others)})
+        self.reset()
+
+    def reset(self):
+        self.problem.reset()
+        if self.gradient is not None:
+            self.gradient.data.fill(0)
+
+    def forward(self):
+        self.forward_op.apply(time_m=0, time_M=self.problem.nt - 1)
+
+    def adjoint(self):
+        self.gradient_op.apply(time_m=0, time_M=self.problem.nt - 1)
+
+    @property
+    def history_bytes(self):
+        return 0
+
+    codec_s = 0.
+    """Seconds in which snapshots were compressed and decompressed, of the total."""
+
+
+class Dense(NoSaving):
+
+    """Saving into functions of plain Devito."""
+
+    has_gradient = True
+
+    def make_histories(self, steps=None):
+        return self.problem.make_histories(steps)
+
+    @property
+    def history_bytes(self):
+        return self.problem.dense_bytes
+
+
+class Touched(Dense):
+
+    """The same, in memory that the process has used before."""
+
+    def prepare(self):
+        super().prepare()
+        for i in components(self.histories):
+            i.data.fill(0)
+
+
+class Compressed(Dense):
+
+    """Saving into compressed functions."""
+
+    def make_histories(self, steps=None):
+        scratch = self.case.scratch if steps is None and 'disk' in self.case.layers \
+            else None
+        return self.problem.make_histories(
+            steps, compression=DevitoComp(error=self.case.error), layers=self.case.layers,
+            serialization=scratch)
+
+    @property
+    def reports(self):
+        return [i.compression_report() for i in components(self.histories)]
+
+    @property
+    def history_bytes(self):
+        return sum(i.stored_bytes for i in self.reports)
+
+    @property
+    def codec_s(self):
+        # Of one run: each reads a snapshot once
+        return sum(i.compress_seconds + i.decompress_seconds/max(1, i.decompressions)
+                   for report in self.reports for i in report.per_snapshot)
+
+
+class Zfpy(Dense):
+
+    """A loop over time steps in Python, which compresses what is saved with zfpy."""
+
+    def make_histories(self, steps=None):
+        return self.problem.make_snapshots()
+
+    def build(self):
+        self.forward_op = self.problem.forward_operator()
+        self.gradient_op = self.problem.gradient_operator(self.histories, self.gradient)
+
+    def forward(self):
+        import zfpy
+        self.payloads = []
+        for i in range(self.problem.nt):
+            self.forward_op.apply(time_m=i, time_M=i)
+            for f in components(self.problem.saved):
+                values = np.ascontiguousarray(f.data[i % f.shape[0]])
+                self.payloads.append(zfpy.compress_numpy(
+                    values, tolerance=self.case.error*float(np.abs(values).max())))
+
+    def adjoint(self):
+        import zfpy
+        snapshots = components(self.histories)
+        for i in reversed(range(self.problem.nt)):
+            payloads = self.payloads[i*len(snapshots):]
+            for f, payload in zip(snapshots, payloads, strict=False):
+                f.data[:] = zfpy.decompress_numpy(payload)
+            self.gradient_op.apply(time_m=i, time_M=i)
+
+    @property
+    def history_bytes(self):
+        return sum(len(i) for i in self.payloads)
+
+
+class Checkpointed(Dense):
+
+    """Recomputing from checkpoints, with pyrevolve."""
+
+    def make_histories(self, steps=None):
+        # The state itself, which is brought back by recomputing it
+        return self.problem.saved
+
+    def build(self):
+        self.forward_op = self.problem.forward_operator()
+        self.gradient_op = self.problem.gradient_operator(self.histories, self.gradient)
+
+    def forward(self):
+        from devito import CheckpointOperator, DevitoCheckpoint
+        from pyrevolve import MemoryRevolver
+
+        class Checkpoint(DevitoCheckpoint):
+
+            def get_data(self, timestep):
+                # What step `timestep` reads; Devito's assumes that the first one is 1
+                return [i._data[timestep - j] for i in self.objects
+                        for j in range(i.time_order)]
+
+        nt = self.problem.nt
+        checkpoint = Checkpoint(components(self.problem.state))
+        wanted = -(-self.case.memory // checkpoint.nbytes) if self.case.memory else None
+        forward, adjoint = (CheckpointOperator(i, time_m=0, time_M=nt - 1)
+                            for i in (self.forward_op, self.gradient_op))
+        self.revolver = MemoryRevolver(checkpoint, forward, adjoint, wanted, nt)
+        self.revolver.apply_forward()
+
+    def adjoint(self):
+        self.revolver.apply_reverse()
+
+    @property
+    def history_bytes(self):
+        return self.revolver.n_checkpoints*self.revolver.checkpoint.nbytes
+
+
+# *** Measuring
+
+@dataclass(frozen=True)
+class Case:
+
+    """
+    One way to do it.
+
+    Parameters
+    ----------
+    name : str
+    method : type
+        One of the classes above.
+    factor : int
+        Of subsampling.
+    root : Path, optional
+        The DEVITOCOMP_ROOT.
+    error, layers, scratch : optional
+        Of compression, and the directory of layers with a disk.
+    memory : int, optional
+        Bytes that checkpoints may take. Defaults to 0: as many as pyrevolve likes.
+    """
+
+    name: str
+    method: type
+    factor: int = 1
+    root: Path | None = None
+    error: float = 1e-3
+    layers: str = 'host'
+    scratch: str | None = None
+    memory: int = 0
+
+
+@dataclass
+class Outcome:
+
+    """What came out of a case. Times are lists: of the first run, then of others."""
+
+    forward_s: list
+    gradient_s: list
+    history_bytes: int
+    peak_rss_bytes: int
+    codec_s: float
+    gradient: np.ndarray | None
+    observed: np.ndarray = field(repr=False)
+
+
+def measure(case, equation, options, observed, runs):
+    """
+    Compute a gradient. To be called in a fresh process.
+
+    Parameters
+    ----------
+    case : Case
+    equation : str
+        A key of `problems`.
+    options : Namespace
+        Of the example.
+    observed : numpy.ndarray
+        Recorded in the true model. Computed if it is None.
+    runs : int
+        How often to do it.
+
+    Returns
+    -------
+    Outcome
+    """
+    if case.root is not None:
+        os.environ['DEVITOCOMP_ROOT'] = str(case.root)
+    problem = make_shot(options, problems[equation])
+    problem.factor = case.factor
+    if observed is None:
+        op = problem.forward_operator()
+        op.apply(m=problem.m_true, time_m=0, time_M=problem.nt - 1)
+        observed = np.array(problem.rec.data)
+    method = case.method(problem, case)
+    method.prepare()
+
+    forward_s, gradient_s = [], []
+    for _ in range(runs):
+        method.reset()
+        with Clock() as clock:
+            method.forward()
+        forward_s.append(clock.wall)
+        problem.residual.data[:] = problem.rec.data - observed
+        with Clock() as clock:
+            method.adjoint()
+        gradient_s.append(clock.wall)
+    gradient = None if method.gradient is None else np.array(method.gradient.data)
+    return Outcome(forward_s, gradient_s, int(method.history_bytes), peak_memory(),
+                   method.codec_s, gradient, observed)
+
+
+def make_cases(options, factor):
+    """
+    All cases for a factor of subsampling, and why others cannot be had.
+
+    Returns
+    -------
+    (list of Case, dict)
+    """
+    suffix = '' if factor == 1 else f', factor {factor}'
+    cases = [Case(f'no saving{suffix}', NoSaving, factor)] if factor == 1 else []
+    cases += [Case(f'dense{suffix}', Dense, factor),
+              Case(f'dense, touched{suffix}', Touched, factor)]
+    missing = {}
+    # Those that compress come first
+    names = sorted(bundled_providers(), key=lambda i: (i == 'dummy', i != 'zfp'))
+    for name in names:
+        provider = bundled_provider(name)
+        if provider.missing():
+            missing[name] = provider.missing()
+            continue
+        # An error means nothing to what does not compress
+        for error in options.error if name != 'dummy' else [0.]:
+            cases += [Case(f'{name} {error:g}, {layers}{suffix}', Compressed, factor,
+                           provider.build(), error, layers, options.scratch)
+                      for layers in options.layers]
+    if factor == 1:
+        cases += [Case('pyrevolve, same memory', Checkpointed),
+                  Case('pyrevolve, its choice', Checkpointed)]
+        cases += [Case(f'zfpy loop {i:g}', Zfpy, error=i) for i in options.error]
+        for name in ('pyrevolve', 'zfpy'):
+            if importlib.util.find_spec(name) is None:
+                missing[name] = f'pip install {name}'
+    return cases, missing
+
+
+# *** The command line
+
+def parse(args=None):
+    """Parse the command line: our options, and those of the example."""
+    parser = ArgumentParser(description=__doc__,
+                            formatter_class=RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add('--equation', choices=problems, default='acoustic', help='what is saved: a '
+        'pressure, two of them, the velocity, the stress (default: acoustic)')
+    add('--size', type=int, metavar='N', help='points along each axis, with those in the '
+        'sponge; not with --model or --shape (default: 120)')
+    add('--factor', type=int, action='append', metavar='N', help='save each Nth step; '
+        'may be repeated (default: 1)')
+    add('--error', type=float, action='append', metavar='E', help='relative tolerance of '
+        'compression; may be repeated (default: 1e-3)')
+    add('--layers', action='append', metavar='NAME', help='where compressed snapshots '
+        'live; may be repeated (default: host, disk, disk-host)')
+    add('--case', action='append', metavar='TEXT', help='only cases whose name starts '
+        'with this; may be repeated')
+    add('--repeat', type=int, default=5, metavar='N', help='rounds (default: 5)')
+    add('--again', action='store_true', help='run compressed cases twice in each process,'
+        ' to see what they take in memory that is in place')
+    add('--scratch', metavar='DIR', help='for snapshots on disk, which stay there; '
+        'without it, they are removed')
+    add('--cold', action='store_true', help='include what the host of a virtual machine '
+        'takes to provide memory')
+    options, rest = parser.parse_known_args(args)
+    options.factor = options.factor or [1]
+    options.error = options.error or [1e-3]
+    options.layers = options.layers or ['host', 'disk', 'disk-host']
+    if options.size is not None or not {'--model', '--shape'} & set(rest):
+        size = options.size or 120
+        nbl = min(10, size // 6)
+        rest += ['--nbl', str(nbl), '--shape', *[str(size - 2*nbl)]*3]
+    return options, parse_example(['--ndim', '3', *rest])
+
+
+class Rounds:
+
+    """
+    All cases for a factor of subsampling, in turns.
+
+    Parameters
+    ----------
+    options, shot_options : Namespace
+        Of our command line, and of the example's.
+    factor : int
+
+    Attributes
+    ----------
+    outcomes : dict
+        The name of each case to a list, of an Outcome for each round.
+    skipped : dict
+        What cannot be had, to the reason.
+    """
+
+    def __init__(self, options, shot_options, factor):
+        self.options = options
+        self.shot_options = shot_options
+        problem = make_shot(shot_options, problems[options.equation])
+        problem.factor = factor
+        self.dense_bytes = problem.dense_bytes
+        self.observed = self.reference = None
+        cases, self.skipped = make_cases(options, factor)
+        self.cases = [i for i in cases if self.is_wanted(i) and self.is_possible(i)]
+        self.outcomes = {i.name: [] for i in self.cases}
+
+    def is_wanted(self, case):
+        names = self.options.case
+        return not names or any(case.name.startswith(i) for i in names)
+
+    def is_possible(self, case):
+        if case.method is Checkpointed and 'pyrevolve' in self.skipped or \
+           case.method is Zfpy and 'zfpy' in self.skipped:
+            return False
+        in_memory = case.method in (Dense, Touched) or case.layers == 'host' and \
+            case.name.startswith('dummy')
+        if in_memory and not self.fits:
+            self.skipped[case.name] = f'takes {self.dense_bytes/1e9:.1f} GB'
+            return False
+        return True
+
+    @property
+    def fits(self):
+        """Whether there is memory for dense snapshots."""
+        return 1.2*self.dense_bytes + 5e8 < available_bytes()
+
+    def measure(self, case):
+        if self.fits and not self.options.cold:
+            claim(int(1.2*self.dense_bytes))
+        runs = 2 if self.options.again and case.method is Compressed else 1
+        return in_fresh_process(measure, case, self.options.equation, self.shot_options,
+                                self.observed, runs)
+
+    def run(self):
+        """
+        Two runs that are not counted, for reference, then the rounds. They warm up the
+        cache of compiled code, in part.
+        """
+        first = next((i for i in self.cases if i.method is Compressed), None)
+        method = Dense if self.fits else NoSaving
+        dense = self.measure(Case('reference', method, self.cases[0].factor))
+        self.observed, self.reference = dense.observed, dense.gradient
+        memory = self.measure(first).history_bytes if first else self.dense_bytes // 50
+        # Now it is known what memory to compare with
+        self.cases = [replace(i, memory=memory) if i.name.endswith('same memory') else i
+                      for i in self.cases]
+        for i in range(self.options.repeat):
+            # Whoever comes first might be at an advantage
+            for case in self.cases if i % 2 == 0 else reversed(self.cases):
+                self.outcomes[case.name].append(self.measure(case))
+
+    def rows(self):
+        """A Row for each case, and for each second run."""
+        found = []
+        for name, outcomes in self.outcomes.items():
+            error = None
+            if outcomes[0].gradient is not None and self.reference is not None:
+                error = max(float(difference(i.gradient, self.reference))
+                            for i in outcomes)
+            for n, label in enumerate((name, f'{name}, again')):
+                if n < len(outcomes[0].forward_s):
+                    found.append(Row(label, outcomes, n, error))
+        dense = next((i.total for i in found if i.name.startswith('dense')
+                      and 'touched' not in i.name), None)
+        touched = next((i.total for i in found if 'touched' in i.name), None)
+        for i in found:
+            i.to_dense = i.total/dense if dense else None
+            i.to_touched = i.total/touched if touched else None
+        return found
+
+
+class Row:
+
+    """The medians of a case."""
+
+    to_dense = to_touched = None
+
+    def __init__(self, name, outcomes, n, error):
+        def middle(values):
+            return median(list(values))
+
+        totals = [i.forward_s[n] + i.gradient_s[n] for i in outcomes]
+        self.name = name
+        self.forward = middle(i.forward_s[n] for i in outcomes)
+        self.gradient = middle(i.gradient_s[n] for i in outcomes)
+        self.total, self.least, self.most = middle(totals), min(totals), max(totals)
+        self.history = outcomes[0].history_bytes
+        self.peak = int(middle(i.peak_rss_bytes for i in outcomes))
+        self.codec = middle(i.codec_s for i in outcomes)
+        self.error = error
+
+    def as_json(self):
+        return json.dumps({
+            'case': self.name, 'forward_s': short(self.forward),
+            'gradient_s': short(self.gradient), 'total_s': short(self.total),
+            'history_bytes': self.history, 'peak_rss_bytes': self.peak,
+            'grad_rel_err': short(self.error), 'ratio_to_dense': short(self.to_dense)})
+
+    def as_text(self):
+        def cell(value, form):
+            width = form.partition('.')[0]
+            return f'{"-":>{width}}' if value is None else f'{value:{form}}'
+
+        spread = f'{self.least:.2f}-{self.most:.2f}'
+        return (f'{self.name:<28} {self.forward:8.2f} {self.gradient:8.2f} '
+                f'{self.total:8.2f} {spread:>13} {self.codec:7.2f} '
+                f'{self.history/MB:9.1f} {self.peak/MB:8.0f} {cell(self.error, "8.1e")} '
+                f'{cell(self.to_dense, "7.2f")} {cell(self.to_touched, "8.2f")}')
+
+
+HEADER = (f'{"case":<28} {"forward":>8} {"gradient":>8} {"total":>8} {"from-to":>13} '
+          f'{"codec":>7} {"history":>9} {"peak":>8} {"error":>8} {"/ dense":>7} '
+          f'{"/ touched":>9}\n{"":<28} {"s":>8} {"s":>8} {"s":>8} {"s":>13} {"s":>7} '
+          f'{"MB":>9} {"MB":>8}')
+
+
+def short(value):
+    return None if value is None else float(f'{value:.5g}')
+
+
+# *** Targets
+
+def targets(rows):
+    """What is asked of acoustic runs: (text, measured, bound, whether it is a least)."""
+    by_name = {i.name: i for i in rows}
+
+    def ratio(name, other, attribute='total'):
+        if name in by_name and other in by_name:
+            return getattr(by_name[name], attribute)/getattr(by_name[other], attribute)
+        return None
+
+    zfp = 'zfp 0.001, host'
+    found = [
+        ('zfp 0.001, host / dense', ratio(zfp, 'dense'), 0.5, False),
+        ('zfp 0.001, host / dense, touched', ratio(zfp, 'dense, touched'), 1.5, False),
+        ('history: dense / zfp 0.001', ratio('dense', zfp, 'history'), 50, True),
+        ('factor 4: zfp 0.001, host / dense, touched',
+         ratio(f'{zfp}, factor 4', 'dense, touched, factor 4'), 1.1, False),
+        ('pyrevolve, same memory / zfp 0.001, host',
+         ratio('pyrevolve, same memory', zfp), 1.8, True),
+        ('zfp 0.001, disk-host / host', ratio('zfp 0.001, disk-host', zfp), 1.15, False),
+        ('zfp 0.001, disk-host / host, again',
+         ratio('zfp 0.001, disk-host, again', f'{zfp}, again'), 1.15, False),
+    ]
+    return [i for i in found if i[1] is not None]
+
+
+def print_targets(found):
+    """Print what was measured next to what was to be reached."""
+    if not found:
+        return
+    print(f'\n{"ratio of medians":<50} {"measured":>8} {"target":>9}')
+    for text, value, bound, at_least in found:
+        met = value >= bound if at_least else value <= bound
+        print(f'{text:<50} {value:8.3f} {">=" if at_least else "<=":>3} {bound:<5g}  '
+              f'{"met" if met else "MISSED"}')
+
+
+def main(args=None):
+    options, shot_options = parse(args)
+    before = load()
+    rows, skipped = [], {}
+    for factor in options.factor:
+        rounds = Rounds(options, shot_options, factor)
+        rounds.run()
+        found = rounds.rows()
+        for row in found:
+            print(row.as_json(), flush=True)
+        rows += found
+        skipped |= rounds.skipped
+
+    shape = ' x '.join(str(i + 2*shot_options.nbl) for i in shot_options.shape)
+    print(f'\n{options.equation}, {shape} points, {shot_options.steps} steps, space '
+          f'order {shot_options.space_order}, medians of {options.repeat}')
+    print('\n'.join(describe('pyrevolve', 'zfpy')))
+    print(f'before: {before}; after: {load()}\n')
+    print(HEADER)
+    for row in rows:
+        print(row.as_text())
+    for name, reason in skipped.items():
+        print(f'{name:<28} skipped: {reason}')
+    if options.equation == 'acoustic':
+        print_targets(targets(rows))
+
+
+if __name__ == '__main__':
+    main()
