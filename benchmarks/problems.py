@@ -29,7 +29,7 @@ from sympy.utilities.exceptions import SymPyDeprecationWarning
 
 from devitocomp_plugin import TensorTimeFunction, TimeFunction, VectorTimeFunction
 
-__all__ = ['components', 'problems']
+__all__ = ['Bare', 'components', 'problems']
 
 # About vectors and tensors, in Devito
 warnings.filterwarnings('ignore', category=SymPyDeprecationWarning)
@@ -164,6 +164,22 @@ class Acoustic(Problem):
 
     def correlation(self, histories):
         return -histories[0]*self.v.dt2
+
+
+class Bare(Acoustic):
+
+    """Acoustic, without anything that grows with the number of steps but the source."""
+
+    @property
+    def forward(self):
+        return super().forward[:2]
+
+    @property
+    def adjoint(self):
+        return super().adjoint[:1]
+
+    def points(self, steps):
+        return super().points(steps)[:1]
 
 
 class TTI(Problem):
