@@ -21,8 +21,9 @@ zfpy loop                   a loop over steps in Python, which calls zfpy for ea
 
 Prints a JSON object a line for each case, of medians, then a table. Bytes are those of
 snapshots or checkpoints (history), and the most that the process ever had (peak). Errors
-are of the L2 norm, relative to the gradient from dense snapshots. Options that are not
-known here go to examples/gradient.py: --model, --shape, --steps, --space-order ...
+are of the L2 norm, relative to the gradient from dense snapshots. On a machine that is
+busy with other work, the time of processors (CPU) is what still compares. Options that
+are not known here go to examples/gradient.py: --model, --shape, --steps, and so on.
 """
 
 import importlib.util
@@ -33,6 +34,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 
 import numpy as np
 
@@ -69,6 +71,7 @@ class Outcome:
 
     forward_s: list
     gradient_s: list
+    cpu_s: list
     history_bytes: int
     peak_rss_bytes: int
     codec_s: float
@@ -107,18 +110,19 @@ def measure(case, equation, options, observed, runs):
     method = case.method(problem, case)
     method.prepare()
 
-    forward_s, gradient_s = [], []
+    forward_s, gradient_s, cpu_s = [], [], []
     for _ in range(runs):
         method.reset()
-        with Clock() as clock:
+        with Clock() as forward:
             method.forward()
-        forward_s.append(clock.wall)
         problem.residual.data[:] = problem.rec.data - observed
-        with Clock() as clock:
+        with Clock() as adjoint:
             method.adjoint()
-        gradient_s.append(clock.wall)
+        forward_s.append(forward.wall)
+        gradient_s.append(adjoint.wall)
+        cpu_s.append(forward.cpu + adjoint.cpu)
     gradient = None if method.gradient is None else np.array(method.gradient.data)
-    return Outcome(forward_s, gradient_s, int(method.history_bytes), peak_memory(),
+    return Outcome(forward_s, gradient_s, cpu_s, int(method.history_bytes), peak_memory(),
                    method.codec_s, gradient, observed)
 
 
@@ -177,6 +181,8 @@ def parse(args=None):
     add('--case', action='append', metavar='TEXT', help='only cases whose name starts '
         'with this; may be repeated')
     add('--repeat', type=int, default=5, metavar='N', help='rounds (default: 5)')
+    add('--minutes', type=float, default=float('inf'), metavar='N', help='start nothing '
+        'after that time, and print what there is')
     add('--again', action='store_true', help='run compressed cases twice in each process,'
         ' to see what they take in memory that is in place')
     add('--scratch', metavar='DIR', help='for snapshots on disk, which stay there; '
@@ -184,6 +190,7 @@ def parse(args=None):
     add('--cold', action='store_true', help='include what the host of a virtual machine '
         'takes to provide memory')
     options, rest = parser.parse_known_args(args)
+    options.deadline = perf_counter() + 60*options.minutes
     options.factor = options.factor or [1]
     options.error = options.error or [1e-3]
     options.layers = options.layers or ['host', 'disk', 'disk-host']
@@ -267,12 +274,22 @@ class Rounds:
         for i in range(self.options.repeat):
             # Whoever comes first might be at an advantage
             for case in self.cases if i % 2 == 0 else reversed(self.cases):
-                self.outcomes[case.name].append(self.measure(case))
+                if perf_counter() > self.options.deadline:
+                    return
+                outcome = self.measure(case)
+                self.outcomes[case.name].append(outcome)
+                print(f'round {i + 1} of {self.options.repeat}, {case.name}: forward '
+                      f'{outcome.forward_s[0]:.3f} s, gradient '
+                      f'{outcome.gradient_s[0]:.3f} s, CPU {outcome.cpu_s[0]:.3f} s',
+                      file=sys.stderr)
 
     def rows(self):
         """A Row for each case, and for each second run."""
         found = []
         for name, outcomes in self.outcomes.items():
+            if not outcomes:
+                self.skipped[name] = 'there was no time for it'
+                continue
             error = None
             if outcomes[0].gradient is not None and self.reference is not None:
                 error = max(float(difference(i.gradient, self.reference))
@@ -303,6 +320,7 @@ class Row:
         self.name = name
         self.forward = middle(i.forward_s[n] for i in outcomes)
         self.gradient = middle(i.gradient_s[n] for i in outcomes)
+        self.cpu = middle(i.cpu_s[n] for i in outcomes)
         self.total, self.least, self.most = middle(totals), min(totals), max(totals)
         self.history = outcomes[0].history_bytes
         self.peak = int(middle(i.peak_rss_bytes for i in outcomes))
@@ -323,15 +341,21 @@ class Row:
 
         spread = f'{self.least:.2f}-{self.most:.2f}'
         return (f'{self.name:<28} {self.forward:8.2f} {self.gradient:8.2f} '
-                f'{self.total:8.2f} {spread:>13} {self.codec:7.2f} '
+                f'{self.total:8.2f} {spread:>13} {self.cpu:7.2f} {self.codec:7.2f} '
                 f'{self.history/MB:9.1f} {self.peak/MB:8.0f} {cell(self.error, "8.1e")} '
-                f'{cell(self.to_dense, "7.2f")} {cell(self.to_touched, "8.2f")}')
+                f'{cell(self.to_dense, "7.2f")} {cell(self.to_touched, "9.2f")}')
 
 
-HEADER = (f'{"case":<28} {"forward":>8} {"gradient":>8} {"total":>8} {"from-to":>13} '
-          f'{"codec":>7} {"history":>9} {"peak":>8} {"error":>8} {"/ dense":>7} '
-          f'{"/ touched":>9}\n{"":<28} {"s":>8} {"s":>8} {"s":>8} {"s":>13} {"s":>7} '
-          f'{"MB":>9} {"MB":>8}')
+COLUMNS = (('forward', 's', 8), ('gradient', 's', 8), ('total', 's', 8),
+           ('from-to', 's', 13), ('CPU', 's', 7), ('codec', 's', 7), ('history', 'MB', 9),
+           ('peak', 'MB', 8), ('error', '', 8), ('/ dense', '', 7), ('/ touched', '', 9))
+
+
+def print_table(rows):
+    for label, i in (('case', 0), ('', 1)):
+        print(f'{label:<28}', *(f'{c[i]:>{c[2]}}' for c in COLUMNS))
+    for row in rows:
+        print(row.as_text())
 
 
 def short(value):
@@ -394,9 +418,7 @@ def main(args=None):
           f'order {shot_options.space_order}, medians of {options.repeat}')
     print('\n'.join(describe('pyrevolve', 'zfpy')))
     print(f'before: {before}; after: {load()}\n')
-    print(HEADER)
-    for row in rows:
-        print(row.as_text())
+    print_table(rows)
     for name, reason in skipped.items():
         print(f'{name:<28} skipped: {reason}')
     if options.equation == 'acoustic':
