@@ -40,7 +40,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / 'examples'))
 
-from dummy_vs_dense import Clock, claim, in_fresh_process  # noqa: E402
+from dummy_vs_dense import Clock, claim  # noqa: E402
 
 # The example. Importing it sets up the environment of Devito
 from gradient import difference, make_shot, peak_memory  # noqa: E402
@@ -56,6 +56,7 @@ from methods import (  # noqa: E402
     Zfpy,
 )
 from problems import problems  # noqa: E402
+from processes import Template  # noqa: E402
 
 from devitocomp_plugin.providers import bundled_provider, bundled_providers  # noqa: E402
 
@@ -79,17 +80,29 @@ class Outcome:
     observed: np.ndarray = field(repr=False)
 
 
-def measure(case, equation, options, observed, runs):
+def build(case, equation, options):
+    """A method with compiled Operators, for `measure`."""
+    if case.root is not None:
+        os.environ['DEVITOCOMP_ROOT'] = str(case.root)
+    problem = make_shot(options, problems[equation])
+    problem.factor = case.factor
+    method = case.method(problem, case)
+    for op in (method.forward_op, method.gradient_op):
+        # Compile it
+        op.cfunction  # noqa: B018
+    return method
+
+
+def measure(method, case, observed, runs):
     """
     Compute a gradient. To be called in a fresh process.
 
     Parameters
     ----------
+    method
+        What `build` has returned.
     case : Case
-    equation : str
-        A key of `problems`.
-    options : Namespace
-        Of the example.
+        As for `build`, but for what is known by now only.
     observed : numpy.ndarray
         Recorded in the true model. Computed if it is None.
     runs : int
@@ -99,15 +112,12 @@ def measure(case, equation, options, observed, runs):
     -------
     Outcome
     """
-    if case.root is not None:
-        os.environ['DEVITOCOMP_ROOT'] = str(case.root)
-    problem = make_shot(options, problems[equation])
-    problem.factor = case.factor
+    method.case = case
+    problem = method.problem
     if observed is None:
         op = problem.forward_operator()
         op.apply(m=problem.m_true, time_m=0, time_M=problem.nt - 1)
         observed = np.array(problem.rec.data)
-    method = case.method(problem, case)
     method.prepare()
 
     forward_s, gradient_s, cpu_s = [], [], []
@@ -122,8 +132,8 @@ def measure(case, equation, options, observed, runs):
         gradient_s.append(adjoint.wall)
         cpu_s.append(forward.cpu + adjoint.cpu)
     gradient = None if method.gradient is None else np.array(method.gradient.data)
-    return Outcome(forward_s, gradient_s, cpu_s, int(method.history_bytes), peak_memory(),
-                   method.codec_s, gradient, observed)
+    return Outcome(forward_s, gradient_s, cpu_s, int(method.history_bytes),
+                   peak_memory(), method.codec_s, gradient, observed)
 
 
 def make_cases(options, factor):
@@ -230,6 +240,11 @@ class Rounds:
         cases, self.skipped = make_cases(options, factor)
         self.cases = [i for i in cases if self.is_wanted(i) and self.is_possible(i)]
         self.outcomes = {i.name: [] for i in self.cases}
+        self.templates = {}
+
+    def close(self):
+        for i in self.templates.values():
+            i.close()
 
     def is_wanted(self, case):
         names = self.options.case
@@ -252,21 +267,22 @@ class Rounds:
         return 1.2*self.dense_bytes + 5e8 < available_bytes()
 
     def measure(self, case):
+        if case.name not in self.templates:
+            self.templates[case.name] = Template(build, case, self.options.equation,
+                                                 self.shot_options)
         if self.fits and not self.options.cold:
             claim(int(1.2*self.dense_bytes))
         runs = 2 if self.options.again and case.method is Compressed else 1
-        return in_fresh_process(measure, case, self.options.equation, self.shot_options,
-                                self.observed, runs)
+        return self.templates[case.name].run(measure, case, self.observed, runs)
 
     def run(self):
-        """
-        Two runs that are not counted, for reference, then the rounds. They warm up the
-        cache of compiled code, in part.
-        """
+        """Two runs that are not counted, for reference, then the rounds."""
         first = next((i for i in self.cases if i.method is Compressed), None)
-        method = Dense if self.fits else NoSaving
-        dense = self.measure(Case('reference', method, self.cases[0].factor))
-        self.observed, self.reference = dense.observed, dense.gradient
+        reference = next((i for i in self.cases if i.method is Dense),
+                         Case('reference', Dense if self.fits else NoSaving,
+                              self.cases[0].factor))
+        outcome = self.measure(reference)
+        self.observed, self.reference = outcome.observed, outcome.gradient
         memory = self.measure(first).history_bytes if first else self.dense_bytes // 50
         # Now it is known what memory to compare with
         self.cases = [replace(i, memory=memory) if i.name.endswith('same memory') else i
@@ -406,7 +422,10 @@ def main(args=None):
     rows, skipped = [], {}
     for factor in options.factor:
         rounds = Rounds(options, shot_options, factor)
-        rounds.run()
+        try:
+            rounds.run()
+        finally:
+            rounds.close()
         found = rounds.rows()
         for row in found:
             print(row.as_json(), flush=True)

@@ -47,7 +47,14 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / 'examples'))
 
-from dummy_vs_dense import Clock, in_fresh_process, in_turns, record, time_memcpy  # noqa: E402,I001
+from dummy_vs_dense import (  # noqa: E402
+    Clock,
+    in_fresh_process,
+    in_turns,
+    record,
+    time_memcpy,
+)
+from processes import Template  # noqa: E402
 
 parts = ('time', 'provider', 'growth', 'allocations', 'build')
 
@@ -86,9 +93,9 @@ def probed(name):
 
 # *** Runs, in fresh processes
 
-def run(root, arguments, bare=False, layers='host', error=1e-3, window=None):
+def prepare(root, arguments, bare=False, layers='host', error=1e-3):
     """
-    A forward and an adjoint run, accounted for.
+    A method with compiled Operators, for `run`.
 
     Parameters
     ----------
@@ -101,6 +108,30 @@ def run(root, arguments, bare=False, layers='host', error=1e-3, window=None):
     layers : str, optional
         None to save nothing.
     error : float, optional
+    """
+    os.environ['DEVITOCOMP_ROOT'] = root
+    # The example comes first: it sets up the environment of Devito
+    from gradient import make_shot, parse  # noqa: I001
+    from methods import Case, Compressed, NoSaving
+    from problems import Bare, problems
+
+    problem = make_shot(parse(arguments), Bare if bare else problems['acoustic'])
+    case = Case('', Compressed, error=error, layers=layers)
+    method = (Compressed if layers else NoSaving)(problem, case)
+    for op in (method.forward_op, method.gradient_op):
+        # Compile it
+        op.cfunction  # noqa: B018
+    return method
+
+
+def run(method, window=None):
+    """
+    A forward and an adjoint run, accounted for.
+
+    Parameters
+    ----------
+    method
+        What `prepare` has returned.
     window : tuple of int, optional
         Count allocations between these calls of the provider, in either run.
 
@@ -110,17 +141,11 @@ def run(root, arguments, bare=False, layers='host', error=1e-3, window=None):
         Of `account` for 'forward' and 'adjoint'; with the peak of memory and what the
         store takes; with allocations, and the durations of calls of the provider.
     """
-    os.environ['DEVITOCOMP_ROOT'] = root
-    # The example comes first: it sets up the environment of Devito
-    from gradient import make_shot, parse, peak_memory  # noqa: I001
-    from methods import Case, Compressed, NoSaving
-    from problems import Bare, problems
+    from gradient import peak_memory
+    from problems import Bare
 
-    problem = make_shot(parse(arguments), Bare if bare else problems['acoustic'])
-    case = Case('', Compressed, error=error, layers=layers)
-    method = (Compressed if layers else NoSaving)(problem, case)
     method.prepare()
-
+    root = os.environ['DEVITOCOMP_ROOT']
     library = ct.CDLL(str(Path(root, 'lib', 'libdevitocomp.so')))
     found = {}
     for name, action, op, apply in (
@@ -133,12 +158,12 @@ def run(root, arguments, bare=False, layers='host', error=1e-3, window=None):
             summary = apply()
         found[name] = account(op, summary, clock.wall, probe.seconds)
         found[f'{name} calls'] = list(probe.duration[:probe.calls])
-        if not bare:
-            problem.residual.data[:] = problem.rec.data
+        if not isinstance(method.problem, Bare):
+            method.problem.residual.data[:] = method.problem.rec.data
     if window:
         found['allocations'] = allocations()
     found['peak'] = peak_memory()
-    if layers:
+    if method.histories:
         found.update(footprint(method.histories[0]))
     return found
 
@@ -259,13 +284,54 @@ def build(kind, root):
 
 # *** What is measured
 
+class Setting:
+
+    """
+    What is measured with.
+
+    Parameters
+    ----------
+    options : Namespace
+        Of the command line.
+    root, counter : Path
+        What `probed` has made.
+    """
+
+    def __init__(self, options, root, counter):
+        self.root, self.counter = str(root), counter
+        vars(self).update(vars(options))
+
+    def in_turns(self, *kinds, n=None, arguments=None, window=None):
+        """
+        Samples of `run`, for each of several kinds.
+
+        Parameters
+        ----------
+        *kinds : tuple
+            Whether to leave out what grows with the number of steps, and layers.
+        n : int, optional
+            How many. Defaults to what the command line says.
+        arguments : list of str, optional
+            Of the example. Likewise.
+        window : tuple of int, optional
+            Of `run`.
+        """
+        templates = [Template(prepare, self.root, arguments or self.arguments, *i,
+                              self.error) for i in kinds]
+        samples = [[] for _ in kinds]
+        for _ in range(n or self.n):
+            for template, found in zip(templates, samples, strict=True):
+                found.append(template.run(run, window))
+        for i in templates:
+            i.close()
+        return samples
+
+
 def measure_time(setting):
     """The parts of a run."""
-    n, arguments = setting.n, setting.arguments
-    runs = {}
-    for layers in (None, 'host', 'disk-host'):
-        runs[layers] = [in_fresh_process(run, setting.root, arguments, False, layers,
-                                         setting.error) for _ in range(n)]
+    kinds = (None, 'host', 'disk-host')
+    samples = setting.in_turns(*((False, i) for i in kinds))
+    runs = dict(zip(kinds, samples, strict=True))
     rows, shares = [], []
     for layers, found in runs.items():
         where = layers or 'nothing saved'
@@ -298,8 +364,7 @@ def print_parts(rows):
 
 def measure_provider(setting):
     """The provider in a run, and called directly."""
-    inside = in_fresh_process(run, setting.root, setting.arguments, False, 'host',
-                              setting.error)
+    (inside, *_), = setting.in_turns((False, 'host'), n=1)
     indices, compress, decompress = in_fresh_process(
         direct, setting.root, setting.arguments, setting.error, 16)
     found = []
@@ -326,12 +391,10 @@ def measure_growth(setting):
     results = {}
     for size, steps in base + larger:
         arguments = shot_arguments(size, ['--steps', str(steps)])
-        for layers in ('host', 'disk'):
-            if layers == 'disk' and (size, steps) in larger:
-                continue
-            results[layers, size, steps] = [
-                in_fresh_process(run, setting.root, arguments, True, layers,
-                                 setting.error) for _ in range(setting.n)]
+        kinds = ('host', 'disk') if (size, steps) in base else ('host',)
+        samples = setting.in_turns(*((True, i) for i in kinds), arguments=arguments)
+        for layers, found in zip(kinds, samples, strict=True):
+            results[layers, size, steps] = found
 
     print(f'\n{"grid, snapshots, layers":<28} {"propag.":>9} {"provider":>9} '
           f'{"store":>9} {"rest":>9} {"store+rest":>11} {"peak":>7} {"metadata":>9} '
@@ -375,8 +438,7 @@ def measure_allocations(setting):
     rows = []
     for layers in ('host', 'disk-host'):
         with preloaded(setting.counter):
-            found = in_fresh_process(run, setting.root, setting.arguments, False, layers,
-                                     setting.error, window)
+            (found, *_), = setting.in_turns((False, layers), n=1, window=window)
         # Of a forward and of an adjoint run
         per_step = window[1] - window[0]
         for library, (calls, nbytes) in sorted(found['allocations'].items()):
@@ -447,20 +509,20 @@ def parse(args=None):
 
 def main(args=None):
     from machine import describe, load
-    setting = parse(args)
+    options = parse(args)
     measures = {'time': measure_time, 'provider': measure_provider,
                 'growth': measure_growth, 'allocations': measure_allocations,
                 'build': measure_build}
     before = load()
     rows = []
-    with probed(setting.provider) as (root, setting.counter):
-        setting.root = str(root)
-        for part in setting.only or parts:
+    with probed(options.provider) as found:
+        setting = Setting(options, *found)
+        for part in options.only or parts:
             rows += measures[part](setting)
 
     print('\n' + '\n'.join(describe()))
-    print(f'{setting.provider} at {setting.error:g}, {setting.size}^3 points, '
-          f'{setting.steps} steps; before: {before}; after: {load()}\n')
+    print(f'{options.provider} at {options.error:g}, {options.size}^3 points, '
+          f'{options.steps} steps; before: {before}; after: {load()}\n')
     print(f"{'ratio of medians':<78} {'measured':>8} {'target':>8}")
     for name, ratio, target in rows:
         bound, verdict = '', ''

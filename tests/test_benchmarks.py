@@ -101,9 +101,10 @@ def overheads(*args):
 def test_overhead():
     found, text = overheads('--only', 'time', '--only', 'provider')
     for name in ('forward', 'adjoint'):
-        parts = [found[f'{name}, host, {i}'] for i in ('propagation', 'provider',
-                                                       'store', 'rest')]
-        assert all(i > 0 for i in parts)
+        for part in ('propagation', 'provider', 'rest'):
+            assert found[f'{name}, host, {part}'] > 0
+        # A difference, of times read in microseconds
+        assert found[f'{name}, host, store'] > -20e-6
         assert found[f'{name}, nothing saved, provider'] == 0
     assert 0 < found['store and rest, host'] < 1
     assert found['memcpy, touched'] > 0.01
