@@ -334,6 +334,7 @@ class Row:
 
         totals = [i.forward_s[n] + i.gradient_s[n] for i in outcomes]
         self.name = name
+        self.rounds = len(outcomes)
         self.forward = middle(i.forward_s[n] for i in outcomes)
         self.gradient = middle(i.gradient_s[n] for i in outcomes)
         self.cpu = middle(i.cpu_s[n] for i in outcomes)
@@ -433,8 +434,10 @@ def main(args=None):
         skipped |= rounds.skipped
 
     shape = ' x '.join(str(i + 2*shot_options.nbl) for i in shot_options.shape)
+    rounds = sorted({i.rounds for i in rows})
     print(f'\n{options.equation}, {shape} points, {shot_options.steps} steps, space '
-          f'order {shot_options.space_order}, medians of {options.repeat}')
+          f'order {shot_options.space_order}, medians of '
+          f'{" to ".join(str(i) for i in (rounds[0], rounds[-1])[:len(rounds)])} rounds')
     print('\n'.join(describe('pyrevolve', 'zfpy')))
     print(f'before: {before}; after: {load()}\n')
     print_table(rows)
