@@ -434,10 +434,11 @@ def main(args=None):
         skipped |= rounds.skipped
 
     shape = ' x '.join(str(i + 2*shot_options.nbl) for i in shot_options.shape)
-    rounds = sorted({i.rounds for i in rows})
+    if not rows:
+        sys.exit('There was no time for any case: raise --minutes')
+    rounds = [str(f(i.rounds for i in rows)) for f in (min, max)]
     print(f'\n{options.equation}, {shape} points, {shot_options.steps} steps, space '
-          f'order {shot_options.space_order}, medians of '
-          f'{" to ".join(str(i) for i in (rounds[0], rounds[-1])[:len(rounds)])} rounds')
+          f'order {shot_options.space_order}, medians of {" to ".join(rounds)} rounds')
     print('\n'.join(describe('pyrevolve', 'zfpy')))
     print(f'before: {before}; after: {load()}\n')
     print_table(rows)
