@@ -570,9 +570,11 @@ def functions_of_minmax(operator):
     yield g.data
 
 
-def sources(name, target=DEVICE, options=None):
+def sources(name, mode='advanced', target=DEVICE, options=None):
     """The Operators of a program, built only."""
-    operator = Operators(target, name=name, run=False, options=options)
+    label = '_'.join([name, mode] if isinstance(mode, str) else [name, *mode])
+    operator = Operators(target, mode, name=label.replace('-', '_'), run=False,
+                         options=options)
     for _ in PROGRAMS[name](operator):
         pass
     return operator.made

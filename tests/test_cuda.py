@@ -30,6 +30,9 @@ from devitocomp_plugin.exceptions import InstallationError
 HERE = Path(__file__).resolve().parent
 EMULATED = os.environ.get('DEVITOCOMP_EMULATE') == '1'
 
+# Besides `advanced`, in which all programs run
+MODES = ['noop', 'advanced-fsg', ('fuse', 'cire-sops', 'cse', 'cuda')]
+
 
 def build(*args, **kwargs):
     return Operator(*args, **kwargs, **DEVICE)
@@ -57,8 +60,7 @@ def u():
 
 class TestGenerated:
 
-    @pytest.mark.parametrize('mode', ['noop', 'advanced', 'advanced-fsg',
-                                      ('fuse', 'cire-sops', 'cse', 'cuda')])
+    @pytest.mark.parametrize('mode', ['advanced', *MODES])
     def test_modes(self, u, mode):
         op = build(Eq(u.forward, u.laplace), opt=mode)
         kernel, = kernels(op)
@@ -241,14 +243,15 @@ def run(command, **kwargs):
 def all_sources():
     """All programs in one, as starting a compiler takes longer than compiling them."""
     includes, parts = set(), []
-    for name in PROGRAMS:
-        for n, op in enumerate(sources(name)):
+    for name, mode in [*((i, 'advanced') for i in PROGRAMS),
+                       *(('acoustic_2d', i) for i in MODES)]:
+        for op in sources(name, mode):
             text = str(op)
             includes.update(re.findall(r'^#include .*$', text, re.M))
             macros = re.findall(r'^#define (\w+)', text, re.M)
             text = re.sub(r'^#include .*$', '', text, flags=re.M)
             text = re.sub(r'^#define _POSIX.*$', '', text, flags=re.M)
-            parts += [f'namespace {name}{n}_source {{', text, '}',
+            parts += [f'namespace {op.name}_source {{', text, '}',
                       *(f'#undef {i}' for i in macros if i != '_POSIX_C_SOURCE')]
     assert len(parts) >= 4*12
     return '\n'.join(['#pragma nv_diag_suppress 177', *sorted(includes), *parts])
@@ -313,7 +316,8 @@ class TestCompiled:
         library = compile_library(compiler, source)
         assert {'nvcc': b'sm_90', 'hipcc': b'gfx90a'}[compiler] in library.read_bytes()
         found = ctypes.CDLL(str(library))
-        assert all(hasattr(found, f'{i}0') for i in PROGRAMS)
+        assert all(hasattr(found, f'{i}_advanced0') for i in PROGRAMS)
+        assert hasattr(found, 'acoustic_2d_noop0')
 
     def test_as_operators_do(self, u, compiler):
         """With the flags of the compiler class; where there is no device, it says so."""
@@ -369,6 +373,10 @@ class TestEmulated:
                                       'scalar_reductions', 'unstable'])
     def test_noop(self, emulator, name):
         emulate_program(emulator, name, 'noop')
+
+    @pytest.mark.parametrize('mode', MODES[1:])
+    def test_modes(self, emulator, mode):
+        emulate_program(emulator, 'acoustic_2d', mode)
 
     @pytest.mark.parametrize('name', ['acoustic_2d', 'scalar_reductions', 'tasking'])
     def test_hip(self, emulator, name):
