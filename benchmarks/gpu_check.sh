@@ -68,6 +68,13 @@ suite bitcomp "$out/bitcomp" 1e-4
 for mode in noop advanced advanced-fsg; do
   check "same_as_cpu_$mode" python cuda_programs.py all "$mode"
 done
+if python -c 'import mpi4py' && command -v mpirun >/dev/null; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  for mode in basic diag2 overlap2; do
+    check "mpi_$mode" env DEVITO_MPI=$mode timeout 600 mpirun --oversubscribe -n 2 python \
+      cuda_mpi.py acoustic_3d elastic scalar_reductions tasking
+  done
+fi
 cd ..
 check traffic python benchmarks/cuda_traffic.py --space-order 4 8 16
 check speed python benchmarks/cuda_speed.py --par-tile 4 4 32

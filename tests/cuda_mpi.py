@@ -52,6 +52,15 @@ def fail(where, options):
     return 'none'
 
 
+def describe_emulator(comm):
+    """Where ranks have run, and how messages have travelled."""
+    emulator = ctypes.CDLL(os.environ['LD_PRELOAD'])
+    device = ctypes.c_int(-1)
+    emulator.cudaGetDevice(ctypes.byref(device))
+    return (f'emulated, on devices {comm.allgather(device.value)}, '
+            f'{emulator.cudaemul_mpi_messages()} messages between devices')
+
+
 def main(names):
     # They round alike then
     configuration['safe-math'] = True
@@ -65,14 +74,11 @@ def main(names):
     failed = [f'{name}: {i} on rank {comm.rank}'
               for name in names for i in compare(name, options)]
     failed = sum(comm.allgather(failed), [])
-    emulator = ctypes.CDLL(os.environ['LD_PRELOAD'])
-    device = ctypes.c_int(-1)
-    emulator.cudaGetDevice(ctypes.byref(device))
-    devices = comm.allgather(device.value)
+    emulated = 'cudaemul' in os.environ.get('LD_PRELOAD', '')
+    report = describe_emulator(comm) if emulated else 'on devices'
     if comm.rank == 0:
-        print(f'on devices {devices}')
         print('\n'.join(failed) or f'{len(names)} programs the same on {comm.size} ranks')
-        print(f'{emulator.cudaemul_mpi_messages()} messages between devices')
+        print(report)
     return bool(failed)
 
 
