@@ -1,7 +1,8 @@
 """
 Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
 each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
-The environment variable GPU_DIRECT, 0 or 1, is the option of that name.
+In the environment, LANGUAGE is cuda or hip, MODE Devito's of optimization, and GPU_DIRECT,
+0 or 1, the option of that name.
 """
 import ctypes
 import os
@@ -11,10 +12,19 @@ from functools import partial
 
 import cuda_programs
 import numpy as np
-from cuda_programs import DEVICE, HOST, PROGRAMS, Operators, part
+from cuda_programs import DEVICE, HIP, HOST, PROGRAMS, Operators, part
 from devito import Grid, configuration
 from devito.exceptions import ExecutionError
 from devito.mpi import MPI
+
+LANGUAGES = {'cuda': DEVICE, 'hip': HIP}
+
+
+def on_device():
+    """What makes Operators, as the environment says."""
+    direct = {'1': True, '0': False}.get(os.environ.get('GPU_DIRECT'))
+    return Operators(LANGUAGES[os.environ.get('LANGUAGE', 'cuda')],
+                     os.environ.get('MODE', 'advanced'), options={'gpu-direct': direct})
 
 
 def results(name, operators, comm):
@@ -24,10 +34,10 @@ def results(name, operators, comm):
             for i in PROGRAMS[name](operators)]
 
 
-def compare(name, options):
+def compare(name):
     """What is wrong with a program's results."""
     expected = results(name, Operators(HOST), MPI.COMM_SELF)
-    found = results(name, Operators(DEVICE, options=options), MPI.COMM_WORLD)
+    found = results(name, on_device(), MPI.COMM_WORLD)
     assert len(found) == len(expected)
     wrong = []
     for (i, decomposition), (j, _) in zip(found, expected, strict=True):
@@ -40,13 +50,13 @@ def compare(name, options):
     return wrong
 
 
-def fail(where, options):
+def fail(where):
     """What exceptions ranks raise if on one of them a call of the emulator fails."""
     # Has Devito initialize MPI
     if Grid((4, 4)).comm.rank == 1:
         os.environ['CUDAEMUL_FAIL'] = where
     try:
-        list(PROGRAMS['acoustic_2d'](Operators(DEVICE, options=options)))
+        list(PROGRAMS['acoustic_2d'](on_device()))
     except ExecutionError as e:
         return str(e)
     return 'none'
@@ -66,13 +76,12 @@ def main(names):
     configuration['safe-math'] = True
     configuration['log-level'] = 'ERROR'
     comm = MPI.COMM_WORLD
-    options = {'gpu-direct': {'1': True, '0': False}.get(os.environ.get('GPU_DIRECT'))}
     if names[0] == '--fail':
-        message = fail(names[1], options)
+        message = fail(names[1])
         print(f'rank {comm.rank}: {message}', flush=True)
         return False
     failed = [f'{name}: {i} on rank {comm.rank}'
-              for name in names for i in compare(name, options)]
+              for name in names for i in compare(name)]
     failed = sum(comm.allgather(failed), [])
     emulated = 'cudaemul' in os.environ.get('LD_PRELOAD', '')
     report = describe_emulator(comm) if emulated else 'on devices'
