@@ -387,6 +387,17 @@ def sequential(operator):
 
 
 @program
+def in_place(operator):
+    # Sequential, with a scalar, and all that there is in the Operator
+    grid = Grid((9, 10))
+    u = fill(Function(name='u', grid=grid, space_order=2))
+    v = fill(Function(name='v', grid=grid, space_order=2))
+    weights = np.array([1, 2, 1])
+    operator([Eq(u, 1e-3*(v*u.dx).dy(weights=weights))], expand=False).apply()
+    yield u.data
+
+
+@program
 def points_in_time(operator):
     # Values that live in time only, and are written
     grid = Grid((9, 10))

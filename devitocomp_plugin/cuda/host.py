@@ -64,7 +64,7 @@ def find_serial_code(iet, gpu_fit):
         # Scalars of a kernel are gone with it
         scalars = {i.output for i in exprs if i.is_scalar}
         rest = Transformer({node: None}).visit(iet) if scalars else None
-        return not scalars or scalars.isdisjoint(FindSymbols('basics').visit(rest.body))
+        return rest is None or scalars.isdisjoint(FindSymbols('basics').visit(rest.body))
 
     visit(iet.body)
     return found
