@@ -31,7 +31,7 @@ from devitocomp_plugin.cuda.host import check_host_code, find_serial_code, get_v
 from devitocomp_plugin.cuda.language import DeviceBB
 from devitocomp_plugin.cuda.messages import begin_rank, lower_messages
 from devitocomp_plugin.cuda.objects import device
-from devitocomp_plugin.cuda.reductions import lower_reductions
+from devitocomp_plugin.cuda.reductions import check_races, lower_reductions
 
 __all__ = ['DeviceLoop', 'DeviceParizer', 'GridLoop']
 
@@ -198,6 +198,7 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         check_private(axes)
         atomic = any(i.is_ParallelAtomic for i in axes)
         body, before, after = lower_reductions(nodes, atomic, self.sregistry)
+        check_races(FindNodes(GridLoop).visit(body))
 
         sizes = {axis: count(i) for i, axis in axes.items()}
         extents = [sizes.get(i, 1) for i in 'xyz']

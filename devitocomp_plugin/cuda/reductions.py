@@ -1,7 +1,7 @@
 """Reductions in kernels."""
 
 import numpy as np
-from devito.exceptions import InvalidOperator
+from devito.exceptions import CompilationError, InvalidOperator
 from devito.ir import Call, DummyExpr, Expression, FindNodes, List, Transformer
 from devito.ir.equations import OpInc, OpMax, OpMin, identity_mapper
 from devito.symbolics import Byref
@@ -9,7 +9,7 @@ from devito.types import Symbol
 
 from devitocomp_plugin.cuda.objects import device, make_cell
 
-__all__ = ['lower_reductions']
+__all__ = ['check_races', 'lower_reductions']
 
 ATOMICS = {OpInc: 'devitocomp_atomic_add', OpMax: 'devitocomp_atomic_max',
            OpMin: 'devitocomp_atomic_min'}
@@ -31,6 +31,28 @@ def check(e):
             f'supported on the device: sums, minima and maxima of int32, int64, float32 '
             f'and float64 are'
         )
+
+
+def check_races(loops):
+    """
+    Raise a CompilationError if threads may update the same element other than atomically,
+    as nothing else would notice: results are wrong only at times.
+
+    Parameters
+    ----------
+    loops : list of Iterations
+        Those of a kernel that are spread over its threads.
+    """
+    for i in loops:
+        indices = {i.dim, *i.uindices}
+        for e in FindNodes(Expression).visit(i):
+            if not (e.is_reduction and e.is_tensor) or e.write._mem_stack:
+                continue
+            if i.is_ParallelAtomic or not indices & e.output.free_symbols:
+                raise CompilationError(
+                    f'the reduction `{e.expr}` is not atomic, although threads along '
+                    f'`{i.dim.name}` may update the same element'
+                )
 
 
 def lower_reductions(nodes, atomic, sregistry):
