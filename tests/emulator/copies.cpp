@@ -4,7 +4,8 @@
  * How they behave towards the host is what NVIDIA documents under "API synchronization
  * behavior", in each case the least that is promised: memory that is not pinned is read
  * before a call returns and written before it returns; pinned memory is read and written
- * when the work runs.
+ * when the work runs. With CUDAEMUL_PAGEABLE=direct, all memory of the host is like pinned
+ * memory, as it may be for devices that access the host's page tables.
  */
 #include "emulator.h"
 
@@ -97,9 +98,11 @@ cudaError_t start(Copy copy, cudaStream_t handle, bool blocking) {
   counters.blocking_copies += blocking;
 
   const bool on_host = to != Where::device && from != Where::device;
-  const bool staged = from == Where::pageable && !on_host;
-  const bool wait = to == Where::pageable || on_host ||
-                    (blocking && (to == Where::pinned || from == Where::pinned));
+  const bool on_device = to == Where::device && from == Where::device;
+  const bool direct = settings().pageable == Pageable::direct;
+  const bool staged = from == Where::pageable && !on_host && !direct;
+  const bool wait = (to == Where::pageable && !direct) || on_host ||
+                    (blocking && !on_device && !staged);
 
   Operation operation{Running::copy, copy.name, nullptr};
   if (staged && blocking) synchronize(stream);
@@ -113,10 +116,11 @@ cudaError_t start(Copy copy, cudaStream_t handle, bool blocking) {
     in.run();
     operation.run = [out, stage] { out.run(); };
   } else {
-    if (from == Where::pinned)
+    if (from != Where::device)
       operation.reads.push_back({copy.from, copy.from_extent()});
-    operation.run = copying(copy, to == Where::pinned && !wait);
+    operation.run = copying(copy, to != Where::device && !wait);
   }
+  if (to != Where::device) operation.writes.push_back({copy.to, copy.to_extent()});
   const Point point = enqueue(stream, std::move(operation));
   if (wait) finish(point);
   return note(sticky());

@@ -59,6 +59,7 @@ Settings read_settings() {
   Settings s;
   s.order = Order(one_of("CUDAEMUL_ORDER", {"lazy", "eager", "random"}));
   s.threads = Threads(one_of("CUDAEMUL_THREADS", {"forward", "reverse", "shuffle"}));
+  s.pageable = Pageable(one_of("CUDAEMUL_PAGEABLE", {"staged", "direct"}));
   s.guard_before = one_of("CUDAEMUL_GUARD", {"after", "before"});
   s.seed = number("CUDAEMUL_SEED", 1);
   s.memory = number("CUDAEMUL_MEMORY", 4ull << 30);

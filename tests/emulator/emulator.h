@@ -23,10 +23,12 @@ namespace emul {
 
 enum class Order { lazy, eager, random };
 enum class Threads { forward, reverse, shuffle };
+enum class Pageable { staged, direct };
 
 struct Settings {
   Order order;
   Threads threads;
+  Pageable pageable;
   uint64_t seed;
   size_t memory;  // of a device
   int devices;
@@ -160,7 +162,7 @@ struct Operation {
     const char *begin;
     size_t bytes;
   };
-  std::vector<Range> reads = {};  // pinned memory, as far as known
+  std::vector<Range> reads = {}, writes = {};  // memory of the host, as far as known
   uint64_t sequence = 0;
 };
 
@@ -170,7 +172,9 @@ void synchronize(CUstream_st *stream);
 void finish_device();  // all streams of the current device
 void finish_all();
 void run_some();       // in random order: work may run at any time
-/* Once no work that is queued now can read that pinned memory any more. */
+/* Whether queued work, as far as known, reads or writes that memory of the host. */
+bool in_use(const char *pointer, size_t bytes);
+/* Once no work that is queued now can read that memory of the host any more. */
 void after_readers(const char *pointer, size_t bytes, std::function<void()> action);
 /* The stream for a handle, NULL if there is none. */
 CUstream_st *find_stream(cudaStream_t handle);

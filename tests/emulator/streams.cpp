@@ -179,6 +179,21 @@ void run_some() {
   for (uint64_t count = 1 + draw(4); count-- && !busy.empty();) run_any();
 }
 
+bool touches(const std::vector<Operation::Range> &ranges, const char *pointer,
+             size_t bytes) {
+  for (auto &range : ranges)
+    if (range.begin < pointer + bytes && pointer < range.begin + range.bytes) return true;
+  return false;
+}
+
+bool in_use(const char *pointer, size_t bytes) {
+  for (CUstream_st *stream : busy)
+    for (const Operation &i : stream->queue)
+      if (touches(i.reads, pointer, bytes) || touches(i.writes, pointer, bytes))
+        return true;
+  return false;
+}
+
 /* Of host functions nobody knows what they read. */
 void after_readers(const char *pointer, size_t bytes, std::function<void()> action) {
   auto left = std::make_shared<size_t>(1);
@@ -187,10 +202,7 @@ void after_readers(const char *pointer, size_t bytes, std::function<void()> acti
   };
   for (CUstream_st *stream : busy)
     for (Operation &i : stream->queue) {
-      bool reads = i.what == Running::host_function;
-      for (auto &range : i.reads)
-        reads |= range.begin < pointer + bytes && pointer < range.begin + range.bytes;
-      if (!reads) continue;
+      if (i.what != Running::host_function && !touches(i.reads, pointer, bytes)) continue;
       ++*left;
       i.run = [run = std::move(i.run), step] {
         run();

@@ -223,6 +223,18 @@ static void keep_pinned_source()
   CHECK(device_all(d, 5));
 }
 
+/* With CUDAEMUL_PAGEABLE=direct, other memory is like pinned memory. */
+static void wait_for_pageable()
+{
+  cudaStream_t stream = new_stream();
+  float *d = new_array();
+  std::vector<float> h(count, 5.f), back(count, 0.f);
+  OK(cudaMemcpyAsync(d, h.data(), bytes, cudaMemcpyHostToDevice, stream));
+  OK(cudaMemcpyAsync(back.data(), d, bytes, cudaMemcpyDeviceToHost, stream));
+  if (!broken) OK(cudaStreamSynchronize(stream));
+  CHECK(all(back.data(), 5));
+}
+
 /* cudaStreamNonBlocking: the default stream does not wait for it. */
 static void blocking_stream()
 {
@@ -327,6 +339,19 @@ static void free_pinned_last()
   float *h = new_pinned(1);
   if (broken) OK(cudaFreeHost(h));
   CHECK(h[count - 1] == 1);
+}
+
+static void unregister_last()
+{
+  std::vector<float> h(count, 0.f);
+  float *d = new_array();
+  cudaStream_t stream = new_stream();
+  OK(cudaHostRegister(h.data(), bytes, cudaHostRegisterDefault));
+  OK(launch(stream, fill, d, 3.f, count));
+  OK(cudaMemcpyAsync(h.data(), d, bytes, cudaMemcpyDeviceToHost, stream));
+  if (!broken) OK(cudaStreamSynchronize(stream));
+  OK(cudaHostUnregister(h.data()));
+  CHECK(all(h.data(), 3));
 }
 
 static void pass_device_pointer()
@@ -866,7 +891,8 @@ static const struct {
     PROGRAM(synchronize_before_reading), PROGRAM(synchronize_right_stream),
     PROGRAM(copy_in_right_stream), PROGRAM(wait_for_event),
     PROGRAM(record_before_waiting), PROGRAM(wait_before_overwriting),
-    PROGRAM(fill_before_copying), PROGRAM(keep_pinned_source), PROGRAM(blocking_stream),
+    PROGRAM(fill_before_copying), PROGRAM(keep_pinned_source),
+    PROGRAM(wait_for_pageable), PROGRAM(unregister_last), PROGRAM(blocking_stream),
     PROGRAM(after_default_stream), PROGRAM(initialize), PROGRAM(keep_host_out),
     PROGRAM(keep_host_from_writing), PROGRAM(stay_before_end),
     PROGRAM(stay_close_before_end), PROGRAM(stay_after_begin),
