@@ -41,6 +41,7 @@ static void *devitocomp_array(devitocomp_device *device, size_t elements, size_t
 
 static void devitocomp_free(devitocomp_device *device, void *data)
 {
+    /* It waits by itself, but would call an error in a kernel its own */
     devitocomp_sync(device);
     if (data != nullptr)
         devitocomp_check(device, DEVITOCOMP_API(Free)(data), "freeing device memory");
@@ -69,9 +70,9 @@ static void devitocomp_host_alloc(devitocomp_device *device, void **data, size_t
     devitocomp_pin(*data, nbytes);
 }
 
+/* By now its copy on the device is gone, and so are copies between the two. */
 static void devitocomp_host_free(devitocomp_device *device, void *data)
 {
-    devitocomp_sync(device);
     if (DEVITOCOMP_API(HostUnregister)(data) != DEVITOCOMP_API(Success))
         (void)DEVITOCOMP_API(GetLastError)();
     free(data);
@@ -224,12 +225,11 @@ static void devitocomp_to_device(devitocomp_device *device, A *array, size_t beg
     devitocomp_wait(device, 0);
 }
 
-/* One value: from the host, and back once it is there. */
+/* One value: from the host, where it is to stay until it is back, and back. */
 template <typename T>
 static void devitocomp_put(devitocomp_device *device, T *to, const T &value)
 {
     devitocomp_copy(device, to, &value, sizeof(T), DEVITOCOMP_API(MemcpyHostToDevice), 0);
-    devitocomp_wait(device, 0);
 }
 
 template <typename T>
