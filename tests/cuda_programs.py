@@ -398,6 +398,21 @@ def in_place(operator):
 
 
 @program
+def names(operator):
+    # Those of the user's, which generated code has names of its own beside
+    grid = Grid((9, 10))
+    time = grid.time_dim
+    w = Function(name='v2', dimensions=(time,), shape=(12,))
+    w.data[:] = 1
+    v = fill(TimeFunction(name='v0', grid=grid))
+    s = points(SparseTimeFunction(name='v1', grid=grid, npoint=5, nt=12), grid)
+    s.data[:] = 1
+    operator([Eq(w[time + 1], w[time]/2 + 1), Eq(v.forward, v + sqrt(w[time])),
+              s.inject(v.forward, expr=s)]).apply(time_M=4)
+    yield from (w.data, v.data)
+
+
+@program
 def points_in_time(operator):
     # Values that live in time only, and are written
     grid = Grid((9, 10))

@@ -1,15 +1,16 @@
-"""The symbols of the runtime in generated code."""
+"""Symbols in generated code that are not the user's, and their names."""
 
 from ctypes import POINTER
 
 from devito.ir import Call
+from devito.ir.support import SymbolRegistry
 from devito.types import CustomDimension, LocalObject
 from devito.types.array import Array
 
 from devitocomp_plugin.types.objects import Execution, Plan, Slot, foreign_struct
 
-__all__ = ['Device', 'ExecutionPointer', 'Pipeline', 'PipelinePointer', 'SlotPointer',
-           'device', 'make_cell']
+__all__ = ['Device', 'ExecutionPointer', 'Names', 'Pipeline', 'PipelinePointer',
+           'SlotPointer', 'device', 'make_cell']
 
 
 class Device(LocalObject):
@@ -48,6 +49,20 @@ class SlotPointer(LocalObject):
     """The place of a snapshot in a store."""
 
     dtype = POINTER(Slot.dtype)
+
+
+class Names(SymbolRegistry):
+
+    """Makes names other than those in `taken`, which the user has given."""
+
+    def __init__(self):
+        super().__init__()
+        self.taken = set()
+
+    def make_name(self, *args, **kwargs):
+        while (name := super().make_name(*args, **kwargs)) in self.taken:
+            pass
+        return name
 
 
 def make_cell(name, dtype):

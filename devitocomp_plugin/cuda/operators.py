@@ -25,6 +25,7 @@ from devitocomp_plugin.cuda.data import DeviceDataManager
 from devitocomp_plugin.cuda.kernels import DeviceParizer
 from devitocomp_plugin.cuda.language import DeviceOrchestrator
 from devitocomp_plugin.cuda.messages import MPI_MODES, check_mode
+from devitocomp_plugin.cuda.objects import Names
 from devitocomp_plugin.cuda.snapshots import DeviceCopyLowerer
 from devitocomp_plugin.cuda.timing import instrument
 from devitocomp_plugin.types.buffer import SnapshotBuffer
@@ -105,10 +106,18 @@ class DeviceOperatorMixin:
         return kwargs
 
     @classmethod
+    def _lower(cls, expressions, **kwargs):
+        kwargs.setdefault('sregistry', Names())
+        return super()._lower(expressions, **kwargs)
+
+    @classmethod
     def _specialize_exprs(cls, expressions, **kwargs):
+        taken = kwargs['sregistry'].taken
         for e in expressions:
             for f in retrieve_functions(e):
                 check_function(f, e)
+                taken.add(f.name)
+            taken.update(i.name for i in e.free_symbols)
         return super()._specialize_exprs(expressions, **kwargs)
 
     @classmethod
