@@ -20,7 +20,7 @@ import pytest
 from cuda_programs import DEVICE, HIP, PROGRAMS, run_code, sources
 from devito import Eq, Function, Grid, Inc, Operator, TimeFunction
 from devito.exceptions import CompilationError, ExecutionError, InvalidOperator
-from devito.ir import Call, Expression, FindNodes, Iteration, retrieve_iteration_tree
+from devito.ir import Call, FindNodes, Iteration, retrieve_iteration_tree
 from devito.ir.iet.efunc import DeviceFunction
 
 from devitocomp_plugin import paths
@@ -102,19 +102,6 @@ class TestGenerated:
         everything = {'u', 'm', 'src', 'src_coords', 'rec', 'rec_coords'}
         assert moved('devitocomp_map') == moved('devitocomp_unmap') == everything
         assert moved('devitocomp_to_host') == {'u', 'rec'}
-
-    @pytest.mark.parametrize('name', sorted(PROGRAMS))
-    def test_reductions_are_atomic(self, name):
-        # The emulator runs the threads of a kernel one after the other, and sees no races
-        for op in sources(name):
-            for kernel in kernels(op):
-                loops = [i for i in FindNodes(Iteration).visit(kernel)
-                         if 'devitocomp_stride' in str(i.limits[2])]
-                if not any(i.is_ParallelAtomic for i in loops):
-                    continue
-                assert not any(e.is_reduction and e.is_tensor and not e.write._mem_stack
-                               for e in FindNodes(Expression).visit(kernel))
-                assert 'devitocomp_atomic' in str(kernel)
 
     def test_copies_in_parts(self):
         op = sources('tasking')[0]
@@ -385,9 +372,10 @@ class TestEmulated:
     @pytest.mark.parametrize('settings', [
         {'CUDAEMUL_ORDER': 'eager', 'CUDAEMUL_THREADS': 'reverse'},
         {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_THREADS': 'shuffle'},
-        {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '7'}
-    ], ids=['eager', 'random', 'seed'])
-    @pytest.mark.parametrize('name', ['acoustic_2d', 'tasking'])
+        {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '7'},
+        {'CUDAEMUL_PAGEABLE': 'direct'}
+    ], ids=['eager', 'random', 'seed', 'pageable'])
+    @pytest.mark.parametrize('name', ['acoustic_2d', 'scalar_reductions', 'tasking'])
     def test_order(self, emulator, name, settings):
         emulate_program(emulator, name, **settings)
 
