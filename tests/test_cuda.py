@@ -281,7 +281,7 @@ extern "C" int Kernel(vec *v)
     use<double>(device, v);
     use<int>(device, v);
     use<long>(device, v);
-    devitocomp_host_free(device, v->data);
+    devitocomp_host_free(v->data);
     timer.stop(&seconds);
     return devitocomp_end(device, 0);
 }

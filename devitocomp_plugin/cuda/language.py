@@ -64,7 +64,7 @@ class DeviceBB(LangBB):
         NVIDIAX: None,
         AMDGPUX: None,
         'host-alloc-pin': lambda *args: Call('devitocomp_host_alloc', (device, *args)),
-        'host-free-pin': lambda *args: Call('devitocomp_host_free', (device, *args)),
+        'host-free-pin': lambda *args: Call('devitocomp_host_free', args),
         'device-alloc': lambda f: Call('devitocomp_array', (
             device, as_long(f.size), element_size(f)), retobj=f, cast=True),
         'device-free': lambda data: Call('devitocomp_free', (device, data)),

@@ -71,7 +71,7 @@ static void devitocomp_host_alloc(devitocomp_device *device, void **data, size_t
 }
 
 /* By now its copy on the device is gone, and so are copies between the two. */
-static void devitocomp_host_free(devitocomp_device *device, void *data)
+static void devitocomp_host_free(void *data)
 {
     if (DEVITOCOMP_API(HostUnregister)(data) != DEVITOCOMP_API(Success))
         (void)DEVITOCOMP_API(GetLastError)();
