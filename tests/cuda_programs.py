@@ -398,6 +398,19 @@ def in_place(operator):
 
 
 @program
+def time_within(operator):
+    # Loops over time within a parallel one, with a section that Devito times
+    grid = Grid((9, 10))
+    time = grid.time_dim
+    w = Function(name='w', dimensions=(time,), shape=(8,))
+    w.data[:] = np.arange(8)
+    f = fill(Function(name='f', grid=grid))
+    g = fill(Function(name='g', grid=grid))
+    operator([Eq(f, f + w[time]), Eq(g, g/2 + sqrt(w[time]))]).apply(time_M=6)
+    yield from (f.data, g.data)
+
+
+@program
 def names(operator):
     # Those of the user's, which generated code has names of its own beside
     grid = Grid((9, 10))

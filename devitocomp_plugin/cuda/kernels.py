@@ -18,6 +18,7 @@ from devito.ir import (
     List,
     ParallelIteration,
     ParallelTree,
+    Section,
     Transformer,
     derive_parameters,
 )
@@ -209,6 +210,11 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
         return self._launch(node, [1, 1, 1], efuncs)
 
     def _launch(self, body, extents, efuncs, few=False):
+        # Sections are timed by the host, and so from around the launch
+        sections = FindNodes(Section).visit(body)
+        mapper = {i: List(body=i.body) for i in sections}
+        body = Transformer(mapper, nested=True).visit(body)
+
         # Each thread has its own stack arrays, such as the weights of derivatives
         stacks = [Definition(i) for i in FindSymbols().visit(body)
                   if i.is_Array and i._mem_stack]
@@ -224,10 +230,11 @@ class DeviceParizer(PragmaDeviceAwareTransformer):
             name, body, parameters=parameters, prefix=('static', '__global__'),
             attributes=f'__launch_bounds__({nthreads})'
         ))
-        return Call('devitocomp_launch_few' if few else 'devitocomp_launch', (
+        launch = Call('devitocomp_launch_few' if few else 'devitocomp_launch', (
             device, ListInitializer(extents), ListInitializer(block),
             DeviceCall(name, parameters, is_indirect=True)
         ))
+        return sections[0]._rebuild(body=launch) if sections else launch
 
     @iet_pass
     def initialize(self, iet, options=None):
