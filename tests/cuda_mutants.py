@@ -34,7 +34,7 @@ from devito.types.equation import ReduceMax
 from devitocomp_plugin import paths
 
 Program = namedtuple('Program', 'runs outputs')
-"""Pairs of an Operator and arguments of `apply`; the functions that are compared."""
+"""Pairs of an Operator and arguments of `apply`; functions, to be compared after each."""
 
 Mutant = namedtuple('Mutant', 'unit begin end text')
 """Other text in a part of the source: of 'runtime', or of an Operator by its name."""
@@ -62,7 +62,7 @@ CALLS = ('SetDevice|StreamSynchronize|StreamWaitEvent|StreamDestroy|EventRecord|
 
 
 def wave(target):
-    """Injection and interpolation; a value that the host reads in each time step."""
+    """Injection and interpolation."""
     grid = Grid((14, 13))
     u = TimeFunction(name='u', grid=grid, time_order=2, space_order=4)
     m = fill(Function(name='m', grid=grid))
@@ -70,17 +70,14 @@ def wave(target):
     src = points(SparseTimeFunction(name='src', grid=grid, npoint=3, nt=30), grid)
     src.data[:] = 1 + np.arange(src.data.size).reshape(src.data.shape)
     rec = points(SparseTimeFunction(name='rec', grid=grid, npoint=5, nt=30), grid, 1)
-    time = grid.time_dim
-    w = Function(name='w', dimensions=(time,), shape=(30,))
-    w.data[:] = 2
-    op = Operator([Eq(u.forward, solve(m*u.dt2 - u.laplace, u.forward) + sqrt(w[time])),
-                   Eq(w[time + 1], 2*w[time]/3 + 1), src.inject(u.forward, expr=src),
-                   rec.interpolate(u)], name='wave', **target)
-    return Program([(op, {'time_M': 28, 'dt': 0.01})], [u, rec, w])
+    op = Operator([Eq(u.forward, solve(m*u.dt2 - u.laplace, u.forward)),
+                   src.inject(u.forward, expr=src), rec.interpolate(u)],
+                  name='wave', **target)
+    return Program([(op, {'time_M': 28, 'dt': 0.01})], [u, rec])
 
 
 def reductions(target):
-    """Into scalars and arrays; what stays on the device."""
+    """Into scalars and arrays; what stays on the device; values that the host reads."""
     grid = Grid((14, 13))
     f = fill(Function(name='f', grid=grid))
     i, j = Dimension('i'), Dimension('j')
@@ -89,15 +86,24 @@ def reductions(target):
     g = Function(name='g', dimensions=(j,), shape=(7,))
     n = Function(name='n', dimensions=(j,), shape=(7,))
     s, t = Symbol(name='s', dtype=np.float32), Symbol(name='t', dtype=np.float32)
-    runs = [{}]
+    eqns = [Eq(s, 2), Inc(s, f*f), Inc(g[index[i]], 1), ReduceMax(n[1], f + 1),
+            Eq(t, g[2]), Eq(n[0], s + t)]
+    w = Function(name='w', dimensions=(grid.time_dim,), shape=(8,))
+    value = w[grid.time_dim]
+    h = TimeFunction(name='h', grid=grid)
+    values = Operator([Eq(w[grid.time_dim + 1], value/2 + 1),
+                       Eq(h.forward, h + sqrt(value))], name='values', **target)
     if 'platform' in target:
         # From zero, also where it has stayed on the device
         g.data[:] = 77
-        target = {**target, 'opt': ('advanced', {'gpu-create': g})}
-        runs = [{'devicerm': 0}, {}]
-    op = Operator([Eq(s, 2), Inc(s, f*f), Inc(g[index[i]], 1), ReduceMax(n[1], f + 1),
-                   Eq(t, g[2]), Eq(n[0], s + t)], name='reductions', **target)
-    return Program([(op, i) for i in runs], [g, n])
+        op = Operator(eqns, name='reductions', **target,
+                      opt=('advanced', {'gpu-create': g}))
+        keep = {'devicerm': 0}
+    else:
+        op = Operator([Eq(g, 0), *eqns], name='reductions', **target)
+        keep = {}
+    return Program([(op, keep), (op, {}), (values, {'time_M': 6})],
+                   [g, n, h, w])
 
 
 def tasks(target):
@@ -195,9 +201,10 @@ class Judge:
     def __init__(self, program, environment):
         self.environment = environment
         expected = program(HOST)
+        self.expected = []
         for op, arguments in expected.runs:
             op.apply(**arguments)
-        self.expected = [np.array(i.data) for i in expected.outputs]
+            self.expected.append([np.array(i.data) for i in expected.outputs])
         self.program = program(DEVICE)
         self.operators = {op.name: op for op, _ in self.program.runs}
         self.units = {'runtime': read_runtime(),
@@ -250,9 +257,14 @@ class Judge:
             tempfile.tempdir = self.environment['TMPDIR']
             self._mutate(mutant)
             device = int(settings.get('CUDAEMUL_DEVICES', 1)) - 1
-            for op, arguments in self.program.runs:
+            for (op, arguments), expected in zip(self.program.runs, self.expected,
+                                                 strict=True):
                 op.apply(deviceid=device, **arguments)
-            return self._compare(device)
+                for f, i in zip(self.program.outputs, expected, strict=True):
+                    if not np.allclose(f.data, i, rtol=2e-5, atol=1e-4):
+                        print(f'{f.name} differs')
+                        return 3
+            return self._look_around(device)
         except ExecutionError as e:
             print(e)
             return 4
@@ -273,11 +285,7 @@ class Judge:
             op._compiler.cflags = [i for i in op._compiler.cflags
                                    if i not in ('-O1', '-g', '-Wall')]
 
-    def _compare(self, device):
-        for f, expected in zip(self.program.outputs, self.expected, strict=True):
-            if not np.allclose(f.data, expected, rtol=2e-5, atol=1e-4):
-                print(f'{f.name} differs')
-                return 3
+    def _look_around(self, device):
         library = ctypes.CDLL(str(Path(self.environment['DEVITOCOMP_EMULATOR'], 'lib',
                                        'libcudaemul.so')))
         leaks = [i for i in LEAKS if library.cudaemul_counter(i.encode())]

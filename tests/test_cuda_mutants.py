@@ -148,7 +148,8 @@ def test_reductions_that_are_not_atomic(monkeypatch, name):
         sources(name)
 
 
-@pytest.mark.parametrize('unit', ['runtime', 'wave', 'reductions', 'save', 'load'])
+@pytest.mark.parametrize('unit', ['runtime', 'wave', 'reductions', 'values', 'save',
+                                  'load'])
 @pytest.mark.slow
 def test_every_call(judges, unit):
     """No call can be left out, of the runtime, or of the API by the runtime."""
