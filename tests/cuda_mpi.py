@@ -1,8 +1,8 @@
 """
 Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
 each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
-In the environment, LANGUAGE is cuda or hip, MODE Devito's of optimization, and GPU_DIRECT,
-0 or 1, the option of that name.
+In the environment, LANGUAGE is cuda or hip, MODE is Devito's of optimization, and
+GPU_DIRECT, 0 or 1, is the option of that name.
 """
 import ctypes
 import os
