@@ -370,7 +370,7 @@ static devitocomp_plan_t *devitocomp_end_snapshots(devitocomp_pipeline *p)
         }
     devitocomp_free(p->device, p->payload);
     if (p->pinned != nullptr)
-        devitocomp_host_free(p->device, p->pinned);
+        devitocomp_host_free(p->pinned);
     delete p;
     return plan;
 }
