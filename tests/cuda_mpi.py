@@ -1,8 +1,9 @@
 """
 Run programs of cuda_programs.py on several MPI ranks, on devices, and compare the part of
-each rank with what a CPU computes alone. Started by test_cuda.py; arguments: programs.
-In the environment, LANGUAGE is cuda or hip, MODE is Devito's of optimization, and
-GPU_DIRECT, 0 or 1, is the option of that name.
+each rank with what a CPU computes alone. Started by test_cuda_mpi.py.
+
+Arguments: programs. In the environment, LANGUAGE is cuda or hip, MODE is Devito's mode,
+and GPU_DIRECT, which is 0 or 1, stands for the option of that name.
 """
 import ctypes
 import os

@@ -29,10 +29,10 @@ def check_mode(mpi, direct):
     """
     Raise an InvalidOperator unless the options `mpi` and `gpu-direct` make sense.
     """
-    if mpi and mpi not in MPI_MODES:
+    if mpi == 'full':
         raise InvalidOperator(
-            f"MPI mode '{mpi}' is not supported by this language, as kernels cannot call "
-            f"MPI; use 'overlap2', in which they overlap with communication all the same"
+            "MPI mode 'full' is not supported by this language, as kernels cannot call "
+            "MPI; use 'overlap2', in which they overlap with communication all the same"
         )
     if direct not in DIRECT:
         raise InvalidOperator(f'Illegal `gpu-direct={direct}`: True, False, or None to '
