@@ -19,7 +19,7 @@ from devitocomp_plugin.cuda.objects import device
 
 __all__ = ['MPI_MODES', 'begin_rank', 'check_mode', 'is_message', 'lower_messages']
 
-MPI_MODES = (True, 'basic', 'diag', 'diag2', 'overlap', 'overlap2')
+MPI_MODES = ('basic', 'diag', 'diag2', 'overlap', 'overlap2')
 
 DIRECT = {True: 'DIRECT', False: 'STAGED', None: 'ASK'}
 """How messages travel, by the option `gpu-direct`."""
