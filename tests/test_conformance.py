@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from devitocomp_plugin import cli, paths
 from devitocomp_plugin.conformance import suites
 from devitocomp_plugin.conformance.checks import FAILED, NOT_APPLICABLE, PASSED
 from devitocomp_plugin.conformance.groups import GROUPS
+from devitocomp_plugin.conformance.groups.strides import layouts
+from devitocomp_plugin.conformance.samples import small_shape
 from devitocomp_plugin.conformance.validate import validate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,6 +139,18 @@ class TestGoodProviders:
             'creation.not_strided', 'options.comma', 'wavefields.one', 'wavefields.three',
             'arguments.no_sidecar', 'sidecars.not_needed', 'portability.kinds'} - {
                 i for i in ('options.comma',) if results[i].outcome == PASSED}
+
+
+@pytest.mark.parametrize('rank', range(1, 9))
+def test_gaps(rank):
+    """Tensors with gaps are those of a small array, whatever their rank."""
+    shape = small_shape(rank)
+    for name, strides in layouts(shape):
+        last = sum((n - 1)*i for n, i in zip(shape, strides, strict=True))
+        assert np.prod(shape) <= last + 1 < 5e6, name
+        # No two elements are in the same place
+        offsets = np.tensordot(strides, np.indices(shape), 1)
+        assert len(np.unique(offsets)) == np.prod(shape), name
 
 
 class TestFaults:
