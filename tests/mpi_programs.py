@@ -23,10 +23,14 @@ def main(names):
     kwargs = {'shape': (13, 12, 11), 'language': language,
               'layers': os.environ.get('PROGRAM_LAYERS'),
               'serialization': os.environ.get('PROGRAM_SERIALIZATION')}
-    failed = []
+    failed, mode = [], configuration['mpi']
     for name in names:
+        # Where exchanges overlap with sums, Devito adds twice at some points if parts are
+        # as small as here
+        configuration['mpi'] = 'basic'
         reference = Environment(None, **kwargs)
         expected = programs[name](reference)
+        configuration['mpi'] = mode
         found = programs[name](Environment(DevitoComp(error=rtol), **kwargs))
         scale = comm.allreduce(reference.scale, op=MPI.MAX)
         failed += [f'{name}: {i} on rank {comm.rank}'
