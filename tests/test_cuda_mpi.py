@@ -126,16 +126,20 @@ def aware(emulator):  # noqa: F811
     return {**emulator, 'LD_PRELOAD': f'{folder}/lib/libcudaemulmpi.so'}
 
 
+def slow(*args):
+    return pytest.param(*args, marks=pytest.mark.slow)
+
+
 class TestEmulated:
 
     """Results of the emulator, not of GPUs."""
 
     @pytest.mark.parametrize('ranks,mode,settings,names', [
-        (2, 'basic', {}, ['acoustic_3d', 'scalar_reductions', 'tasking']),
-        (2, 'basic', {'CUDAEMUL_ORDER': 'eager'}, ['elastic', 'minmax']),
-        (2, 'diag', {'MODE': 'noop'}, ['sparse_sinc', 'staggered']),
-        (4, 'diag2', {}, ['acoustic_2d', 'subdomains']),
-        (2, 'overlap', {'LANGUAGE': 'hip'}, ['acoustic_double', 'conditions']),
+        (2, 'basic', {}, ['acoustic_3d', 'scalar_reductions']),
+        slow(2, 'basic', {'CUDAEMUL_ORDER': 'eager'}, ['elastic', 'minmax', 'tasking']),
+        slow(2, 'diag', {'MODE': 'noop'}, ['sparse_sinc', 'staggered']),
+        slow(4, 'diag2', {}, ['acoustic_2d', 'subdomains']),
+        slow(2, 'overlap', {'LANGUAGE': 'hip'}, ['acoustic_double', 'conditions']),
         (2, 'overlap2', {'CUDAEMUL_ORDER': 'random'}, ['elastic', 'temporaries']),
     ], ids=lambda i: i if isinstance(i, str) else None)
     def test_by_way_of_the_host(self, aware, ranks, mode, settings, names):
@@ -145,9 +149,9 @@ class TestEmulated:
         assert ' 0 messages between devices' in out
 
     @pytest.mark.parametrize('ranks,mode,settings,name', [
-        (2, 'basic', {}, 'elastic'),
+        slow(2, 'basic', {}, 'elastic'),
         (4, 'diag2', {'CUDAEMUL_ORDER': 'random'}, 'acoustic_2d'),
-        (2, 'overlap2', {}, 'elastic')
+        slow(2, 'overlap2', {}, 'elastic')
     ], ids=lambda i: i if isinstance(i, str) else None)
     def test_between_devices(self, aware, ranks, mode, settings, name):
         # As this MPI says that it can

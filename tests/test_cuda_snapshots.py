@@ -189,7 +189,8 @@ class TestEmulated:
     @pytest.mark.parametrize('settings', [
         {'CUDAEMUL_ORDER': 'eager', 'CUDAEMUL_THREADS': 'reverse'},
         {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_THREADS': 'shuffle'},
-        {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '5'},
+        pytest.param({'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '5'},
+                     marks=pytest.mark.slow),
     ], ids=['eager', 'random', 'seed'])
     def test_order(self, layers, settings, emulate_with):
         emulate_with(f'check_history({layers!r})', **settings)
@@ -389,13 +390,12 @@ same('read_and_write', 'host-device')
             emulate_with(code, CUDAEMUL_ORDER=order)
 
 
-@pytest.mark.parametrize('suite,chosen', [
+@pytest.mark.parametrize('suite,chosen,provider', [
     ('test_compressed_funcs.py', 'claims or report or generated or save_factor or '
-                                 'propagate_saved_backward'),
+                                 'propagate_saved_backward', 'cuda'),
     ('test_composite_funcs.py', 'same_process or another_process or going_on or '
-                                'TestPickling or mixed or out_of_order'),
+                                'TestPickling or mixed or out_of_order', 'dummy'),
 ])
-@pytest.mark.parametrize('provider', ['dummy', 'cuda'])
 def test_acceptance_suites(suite, chosen, provider, emulator,  # noqa: F811
                            device_providers):
     """Emulated, a part of both; all of it with `-m slow`."""
