@@ -20,8 +20,8 @@ def main(names):
     configuration['log-level'] = 'ERROR'
     comm = MPI.COMM_WORLD
     language = 'C' if 'C' in languages else languages[0]
-    # Where exchanges overlap with sums, Devito adds twice at some points of parts that are
-    # narrower than two halos
+    # Where exchanges overlap with sums, Devito adds twice at some points of parts
+    # that are narrower than two halos
     wide = configuration['mpi'] in ('overlap', 'overlap2', 'full')
     kwargs = {'shape': (26, 24, 22) if wide else (13, 12, 11), 'language': language,
               'layers': os.environ.get('PROGRAM_LAYERS'),
