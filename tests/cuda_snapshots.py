@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 from acceptance import differences
 from cuda_programs import DEVICE
-from devito import Eq, Function, Operator, configuration
+from devito import Eq, Function, Operator, TimeFunction, configuration
 from programs import Environment, accumulate, forward, programs
 
 import devitocomp_plugin as dcp
 from devitocomp_plugin import paths
 
-__all__ = ['DEVICE', 'Counters', 'image', 'mutate', 'same', 'save']
+__all__ = ['DEVICE', 'Counters', 'check_history', 'check_rewriting', 'image', 'mutate',
+           'same', 'save']
 
 configuration['safe-math'] = True
 
@@ -89,3 +90,20 @@ def check_history(layers, target=DEVICE):
     for n, (a, b) in enumerate(zip(*results, strict=True)):
         assert np.max(np.abs(a)) > 0
         assert np.array_equal(a, b), f'result {n} differs by {np.max(np.abs(a - b))}'
+
+
+def check_rewriting(layers, target=DEVICE):
+    """Write snapshots that have been read, and read them again, in one Operator."""
+    results = []
+    for i in ('dense', layers):
+        usave = save(i, target)
+        u, w = (TimeFunction(name=i, grid=usave.grid) for i in 'uw')
+        env = Environment(**target)
+        # Two loops over time, in opposite directions
+        op = env.operator([Eq(u.forward, u + 1), Eq(usave, 0.5*usave + u),
+                           Eq(w.backward, w + usave)])
+        op.apply(time_m=1, time_M=7)
+        results.append((np.array(usave.data), np.array(w.data)))
+    for a, b in zip(*results, strict=True):
+        assert np.max(np.abs(a)) > 0
+        assert np.array_equal(a, b), f'it differs by {np.max(np.abs(a - b))}'

@@ -36,7 +36,7 @@ from devitocomp_plugin.provider import current_provider
 
 HERE = Path(__file__).resolve().parent
 LAYERS = ('host-device', 'device', 'disk-device', 'disk-host-device')
-SCENE = ('from cuda_snapshots import *\nfrom cuda_snapshots import check_history\n'
+SCENE = ('from cuda_snapshots import *\n'
          'from programs import Environment\nimport devitocomp_plugin as dcp\n')
 
 
@@ -183,7 +183,7 @@ class TestEmulated:
     def test_layers(self, layers, provider, emulate_with):
         if provider == 'cuda' and layers in ('host', 'disk'):
             pytest.skip('it does not run on the host')
-        emulate_with(f'check_history({layers!r})', provider)
+        emulate_with(f'check_history({layers!r})\ncheck_rewriting({layers!r})', provider)
 
     @pytest.mark.parametrize('layers', ['device', 'disk-host-device', 'host'])
     @pytest.mark.parametrize('settings', [
@@ -384,7 +384,7 @@ else:
         code = f"""
 mutate({str(tmp_path / 'runtime')!r}, ({old!r}, {new!r}))
 check_history('host-device')
-same('read_and_write', 'host-device')
+check_rewriting('host-device')
 """
         with pytest.raises(AssertionError, match='emulated CUDA|differs|result'):
             emulate_with(code, CUDAEMUL_ORDER=order)

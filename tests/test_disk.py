@@ -101,11 +101,6 @@ class TestArguments:
         assert as_layers(value) is expected
         assert make(layers=value).layers is expected
 
-    def test_not_available(self):
-        match = "'disk-host-device'.*'disk-host' are"
-        with pytest.raises(NotImplementedError, match=match):
-            make(layers='disk-host-device')
-
     @pytest.mark.parametrize('layers', [None, 'host'])
     def test_serialization_without_disk(self, layers, tmp_path):
         with pytest.raises(ValueError, match="pass layers='disk'"):
