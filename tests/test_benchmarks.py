@@ -102,14 +102,15 @@ def test_overhead():
     for name in ('forward', 'adjoint'):
         for part in ('propagation', 'provider', 'rest'):
             assert found[f'{name}, host, {part}'] > 0
-        # A difference, of times read in microseconds
-        assert found[f'{name}, host, store'] > -20e-6
+        # A difference, hence a little less than nothing at times
+        assert found[f'{name}, host, store'] > -1e-3
         assert found[f'{name}, nothing saved, provider'] == 0
     assert 0 < found['store and rest, host'] < 1
     assert found['memcpy, touched'] > 0.01
     assert 'store and rest, of the run, host' in text
 
 
+@pytest.mark.slow
 def test_growth():
     found, _ = overheads('--only', 'growth', '--snapshots', 9, 18, '--grids', 16, 24)
     for label in ('16^3, 9, host', '16^3, 18, host', '16^3, 18, disk', '24^3, 9, host'):
@@ -131,6 +132,7 @@ def test_allocations():
     assert text.count('allocations per step by store and Operator') == 2
 
 
+@pytest.mark.slow
 def test_build():
     found, _ = overheads('--only', 'build')
     for kind in ('Devito alone', 'dense', 'compressed'):

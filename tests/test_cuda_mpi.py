@@ -140,7 +140,7 @@ class TestEmulated:
         slow(2, 'diag', {'MODE': 'noop'}, ['sparse_sinc', 'staggered']),
         slow(4, 'diag2', {}, ['acoustic_2d', 'subdomains']),
         slow(2, 'overlap', {'LANGUAGE': 'hip'}, ['acoustic_double', 'conditions']),
-        (2, 'overlap2', {'CUDAEMUL_ORDER': 'random'}, ['elastic', 'temporaries']),
+        slow(2, 'overlap2', {'CUDAEMUL_ORDER': 'random'}, ['elastic', 'temporaries']),
     ], ids=lambda i: i if isinstance(i, str) else None)
     def test_by_way_of_the_host(self, aware, ranks, mode, settings, names):
         out = mpirun(ranks, 'cuda_mpi.py', *names, mode=mode, **aware, **settings,
@@ -150,8 +150,8 @@ class TestEmulated:
 
     @pytest.mark.parametrize('ranks,mode,settings,name', [
         slow(2, 'basic', {}, 'elastic'),
-        (4, 'diag2', {'CUDAEMUL_ORDER': 'random'}, 'acoustic_2d'),
-        slow(2, 'overlap2', {}, 'elastic')
+        slow(4, 'diag2', {'CUDAEMUL_ORDER': 'random'}, 'acoustic_2d'),
+        (2, 'overlap2', {}, 'elastic')
     ], ids=lambda i: i if isinstance(i, str) else None)
     def test_between_devices(self, aware, ranks, mode, settings, name):
         # As this MPI says that it can
@@ -159,7 +159,8 @@ class TestEmulated:
         assert f'1 programs the same on {ranks} ranks' in out
         assert int(re.search(r'(\d+) messages between devices', out)[1]) > 20
 
-    @pytest.mark.parametrize('count,devices', [(2, [0, 1, 0]), (4, [0, 1, 2])])
+    @pytest.mark.parametrize('count,devices', [(2, [0, 1, 0]),
+                                               slow(4, [0, 1, 2])])
     def test_devices_of_ranks(self, aware, count, devices):
         out = mpirun(3, 'cuda_mpi.py', 'ring', CUDAEMUL_DEVICES=str(count), **aware)
         assert f'on devices {devices}' in out

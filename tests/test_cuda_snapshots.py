@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from acceptance import mpirun
 from devito import Eq, Function, Grid, Operator, TimeFunction
 from devito.exceptions import InvalidOperator
 from devito.ir import Call, FindNodes, Iteration
@@ -35,6 +36,7 @@ from devitocomp_plugin.linking import link
 from devitocomp_plugin.provider import current_provider
 
 HERE = Path(__file__).resolve().parent
+CONFIGURATION = {'DEVITO_PLATFORM': 'nvidiaX', 'DEVITO_LANGUAGE': 'cuda'}
 LAYERS = ('host-device', 'device', 'disk-device', 'disk-host-device')
 SCENE = ('from cuda_snapshots import *\n'
          'from programs import Environment\nimport devitocomp_plugin as dcp\n')
@@ -174,6 +176,10 @@ class TestCompiled:
         compile_library(compiler, source, f'-I{paths.include_dir()}', *STRICT[compiler])
 
 
+def slow(*args):
+    return pytest.param(*args, marks=pytest.mark.slow)
+
+
 class TestEmulated:
 
     """Results of the emulator, not of a GPU."""
@@ -189,8 +195,7 @@ class TestEmulated:
     @pytest.mark.parametrize('settings', [
         {'CUDAEMUL_ORDER': 'eager', 'CUDAEMUL_THREADS': 'reverse'},
         {'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_THREADS': 'shuffle'},
-        pytest.param({'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '5'},
-                     marks=pytest.mark.slow),
+        slow({'CUDAEMUL_ORDER': 'random', 'CUDAEMUL_SEED': '5'}),
     ], ids=['eager', 'random', 'seed'])
     def test_order(self, layers, settings, emulate_with):
         emulate_with(f'check_history({layers!r})', **settings)
@@ -204,11 +209,11 @@ class TestEmulated:
         ('propagate_saved_with_source', 'host-device', 'advanced'),
         ('inject_into_saved', 'device', 'noop'),
         ('rewrite_partly', 'disk-device', 'advanced'),
-        ('shift_history', 'device', 'advanced-fsg'),
-        ('save_condition_on_data', 'device', 'advanced'),
+        slow('shift_history', 'device', 'advanced-fsg'),
+        slow('save_condition_on_data', 'device', 'advanced'),
         ('condition_on_compressed', 'device', 'advanced'),
         ('interpolate_subsampled', 'disk-host-device', ('fuse', 'cuda')),
-        ('vector', 'device', 'advanced'),
+        slow('vector', 'device', 'advanced'),
     ])
     def test_programs(self, name, layers, mode, emulate_with):
         emulate_with(f'same({name!r}, {layers!r}, mode={mode!r})')
@@ -390,11 +395,23 @@ check_rewriting('host-device')
             emulate_with(code, CUDAEMUL_ORDER=order)
 
 
+@pytest.mark.parallel
+@pytest.mark.parametrize('mode,layers,name', [
+    ('basic', 'device', 'gradient'),
+    slow('overlap2', 'disk-device', 'interpolate'),
+    slow('diag2', 'host-device', 'propagate_saved')
+])
+def test_ranks(mode, layers, name, emulator, device_providers):  # noqa: F811
+    """Emulated, one device for two ranks."""
+    out = mpirun(2, 'mpi_programs.py', name, mode=mode, **emulator,
+                 DEVITOCOMP_ROOT=str(device_providers['dummy']), PROGRAM_LAYERS=layers,
+                 **CONFIGURATION)
+    assert '1 programs exact on 2 ranks' in out
+
+
 @pytest.mark.parametrize('suite,chosen,provider', [
-    ('test_compressed_funcs.py', 'claims or report or generated or save_factor or '
-                                 'propagate_saved_backward', 'cuda'),
-    ('test_composite_funcs.py', 'same_process or another_process or going_on or '
-                                'TestPickling or mixed or out_of_order', 'dummy'),
+    ('test_compressed_funcs.py', 'claims or report or generated or save_factor', 'cuda'),
+    ('test_composite_funcs.py', 'same_process or test_copy or mixed', 'dummy'),
 ])
 def test_acceptance_suites(suite, chosen, provider, emulator,  # noqa: F811
                            device_providers):
@@ -413,8 +430,7 @@ def test_acceptance_suites_whole(suite, provider, emulator,  # noqa: F811
 
 def accept(suite, chosen, provider, environment, roots):
     env = {**os.environ, **environment, 'DEVITOCOMP_ROOT': str(roots[provider]),
-           'DEVITO_PLATFORM': 'nvidiaX', 'DEVITO_LANGUAGE': 'cuda',
-           'OMP_NUM_THREADS': '1'}
+           'OMP_NUM_THREADS': '1', **CONFIGURATION}
     # Not of the suites' business: which worker this is
     env = {k: v for k, v in env.items() if not k.startswith('PYTEST_XDIST')}
     if not shutil.which('nvcc'):
