@@ -135,7 +135,7 @@ class TestEmulated:
     """Results of the emulator, not of GPUs."""
 
     @pytest.mark.parametrize('ranks,mode,settings,names', [
-        (2, 'basic', {}, ['acoustic_3d', 'scalar_reductions']),
+        (2, 'basic', {}, ['acoustic_2d', 'scalar_reductions']),
         slow(2, 'basic', {'CUDAEMUL_ORDER': 'eager'}, ['elastic', 'minmax', 'tasking']),
         slow(2, 'diag', {'MODE': 'noop'}, ['sparse_sinc', 'staggered']),
         slow(4, 'diag2', {}, ['acoustic_2d', 'subdomains']),
@@ -159,13 +159,14 @@ class TestEmulated:
         assert f'1 programs the same on {ranks} ranks' in out
         assert int(re.search(r'(\d+) messages between devices', out)[1]) > 20
 
-    @pytest.mark.parametrize('count,devices', [(2, [0, 1, 0]),
+    @pytest.mark.parametrize('count,devices', [slow(2, [0, 1, 0]),
                                                slow(4, [0, 1, 2])])
     def test_devices_of_ranks(self, aware, count, devices):
         out = mpirun(3, 'cuda_mpi.py', 'ring', CUDAEMUL_DEVICES=str(count), **aware)
         assert f'on devices {devices}' in out
 
-    @pytest.mark.parametrize('where,direct', [('kernel:5', '0'), ('cudaMalloc:3', '1')])
+    @pytest.mark.parametrize('where,direct', [('kernel:5', '0'),
+                                              slow('cudaMalloc:3', '1')])
     def test_failure_on_one_rank(self, aware, where, direct):
         """The others neither wait for ever nor take it for a success."""
         out = mpirun(2, 'cuda_mpi.py', '--fail', where, GPU_DIRECT=direct, **aware)
