@@ -171,10 +171,10 @@ class DeviceOperatorMixin:
 
     def _postprocess_errors(self, retval, comm=None):
         error = self._as_device_error(retval)
-        if comm:
-            # All ranks have come to their end, and so all may raise
-            errors = [i for i in comm.allgather(error) if i is not None]
-            error = error or next(iter(errors), None)
+        # All ranks have come to their end, and so all can raise
+        if comm and any(comm.allgather(error is not None)) and error is None:
+            error = ExecutionError(f'Operator `{self.name}` failed on the device: see '
+                                   'the exception of another rank')
         if error is not None:
             raise error
         super()._postprocess_errors(retval, comm)
