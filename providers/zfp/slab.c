@@ -26,6 +26,8 @@
  */
 #include "slab.h"
 
+#include "blocks.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,73 +68,6 @@ static box_t slab_box(const devitocomp_plan_t *plan, ptrdiff_t index, size_t *of
   return box;
 }
 
-/* The block that begins at a position of a box, likewise. */
-static box_t block_box(const devitocomp_plan_t *plan, const box_t *box,
-                       const int64_t *position, size_t *offset) {
-  box_t block = *box;
-  int64_t elements = 0;
-  int i;
-
-  for (i = 0; i < MAX_RANK; i++) {
-    block.dims[i] = smaller(4, box->dims[i] - position[i]);
-    elements += position[i] * box->strides[i];
-  }
-  *offset = (size_t)elements * plan->traits->itemsize;
-  return block;
-}
-
-static size_t count_elements(const box_t *box) {
-  return (size_t)(box->dims[0] * box->dims[1] * box->dims[2] * box->dims[3]);
-}
-
-/* Rows, along the fastest dimension, are numbered from 0. */
-static size_t count_rows(const box_t *box) {
-  return (size_t)(box->dims[0] * box->dims[1] * box->dims[2]);
-}
-
-static size_t row_offset(const devitocomp_plan_t *plan, const box_t *box, size_t row) {
-  int64_t i2 = (int64_t)row % box->dims[2], rest = (int64_t)row / box->dims[2];
-  int64_t i1 = rest % box->dims[1], i0 = rest / box->dims[1];
-
-  return (size_t)(i0 * box->strides[0] + i1 * box->strides[1] + i2 * box->strides[2]) *
-         plan->traits->itemsize;
-}
-
-static void clear_box(const devitocomp_plan_t *plan, const box_t *box, char *data) {
-  size_t itemsize = plan->traits->itemsize, rows = count_rows(box), row;
-  int64_t i;
-
-  for (row = 0; row < rows; row++) {
-    char *to = data + row_offset(plan, box, row);
-    if (box->strides[3] == 1)
-      memset(to, 0, (size_t)box->dims[3] * itemsize);
-    else
-      for (i = 0; i < box->dims[3]; i++)
-        memset(to + (size_t)(i * box->strides[3]) * itemsize, 0, itemsize);
-  }
-}
-
-/* Whether all bits are zero. */
-static int is_clear(const devitocomp_plan_t *plan, const box_t *box, const char *data) {
-  static const char zeros[sizeof(double)];
-  size_t itemsize = plan->traits->itemsize, rows = count_rows(box), row;
-  int64_t i;
-
-  for (row = 0; row < rows; row++) {
-    const char *from = data + row_offset(plan, box, row);
-    if (memcmp(from, zeros, itemsize)) return 0;
-    if (box->strides[3] == 1) {
-      /* Each byte like the one before. */
-      if (memcmp(from, from + 1, (size_t)box->dims[3] * itemsize - 1)) return 0;
-      continue;
-    }
-    for (i = 1; i < box->dims[3]; i++)
-      if (memcmp(from + (size_t)(i * box->strides[3]) * itemsize, zeros, itemsize))
-        return 0;
-  }
-  return 1;
-}
-
 /* Whether a box and a contiguous copy of it differ by at most the tolerance. */
 static int is_within(const devitocomp_plan_t *plan, const box_t *box, const char *data,
                      const void *copy, double tolerance) {
@@ -143,7 +78,7 @@ static int is_within(const devitocomp_plan_t *plan, const box_t *box, const char
   int within = 1;
 
   for (row = 0; row < rows && within; row++) {
-    const char *from = data + row_offset(plan, box, row);
+    const char *from = data + row_offset(box, row, plan->traits->itemsize);
     if (plan->traits == &float32) {
       const float *x = (const float *)from;
       for (i = 0; i < n; i++)
@@ -210,11 +145,11 @@ static uint64_t scan_box(const devitocomp_plan_t *plan, const box_t *box,
         box_t blocks;
 
         p[3] = 0;
-        blocks = block_box(plan, box, p, &offset);
+        blocks = part_of_box(box, p, 4, traits->itemsize, &offset);
         rows = count_rows(&blocks);
         memset(line, 0, (size_t)padded * traits->itemsize);
         for (row = 0; row < rows; row++) {
-          const char *from = data + offset + row_offset(plan, &blocks, row);
+          const char *from = data + offset + row_offset(&blocks, row, traits->itemsize);
           if (traits == &float32)
             raise32(line, from, n, box->strides[3]);
           else
@@ -284,17 +219,23 @@ static void set_mode(zfp_stream *zfp, int code) {
                           code - CODE_BIAS);
 }
 
-/* Compress a box. Returns the bytes of the stream, whole words, or 0 on failure. */
+/* Compress a box, given the exponents of its blocks, if they are known. Returns the bytes
+   of the stream, whole words, or 0 on failure. */
 static size_t encode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *box,
-                     const char *data, int code, unsigned char *stream, size_t room) {
+                     const char *data, const int16_t *exponents, int code,
+                     unsigned char *stream, size_t room) {
   bitstream *bits = stream_open(stream, room);
   size_t bytes;
 
   if (!bits) return 0;
   zfp_stream_set_bit_stream(scratch->zfp, bits);
   set_mode(scratch->zfp, code);
-  set_field(plan, scratch->field, box, data, 0);
-  bytes = zfp_compress(scratch->zfp, scratch->field);
+  if (exponents && code != REVERSIBLE) {
+    bytes = encode_blocks(plan, scratch->zfp, box, data, exponents, code - CODE_BIAS);
+  } else {
+    set_field(plan, scratch->field, box, data, 0);
+    bytes = zfp_compress(scratch->zfp, scratch->field);
+  }
   stream_close(bits);
   /* libzfp may have been compiled for shorter words. */
   for (; bytes % WORD; bytes++) stream[bytes] = 0;
@@ -311,8 +252,12 @@ static int decode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t
   if (!bits) return DEVITOCOMP_OUT_OF_MEMORY;
   zfp_stream_set_bit_stream(scratch->zfp, bits);
   set_mode(scratch->zfp, code);
-  set_field(plan, scratch->field, box, data, contiguous);
-  used = zfp_decompress(scratch->zfp, scratch->field);
+  if (!contiguous && code != REVERSIBLE) {
+    used = decode_blocks(plan, scratch->zfp, box, data);
+  } else {
+    set_field(plan, scratch->field, box, data, contiguous);
+    used = zfp_decompress(scratch->zfp, scratch->field);
+  }
   stream_close(bits);
   return (used + WORD - 1) / WORD * WORD == bytes ? DEVITOCOMP_OK
                                                   : DEVITOCOMP_CORRUPT_PAYLOAD;
@@ -391,7 +336,8 @@ static int survives(const devitocomp_plan_t *plan, scratch_t *scratch, const box
   double copy[MAX_BLOCK];
   uint64_t stream[MAX_BLOCK_BYTES / sizeof(uint64_t)];
   unsigned char *bytes = (unsigned char *)stream;
-  size_t used = encode(plan, scratch, block, data, method->code, bytes, sizeof(stream));
+  size_t used = encode(plan, scratch, block, data, NULL, method->code, bytes,
+                       sizeof(stream));
 
   return used &&
          !decode(plan, scratch, block, copy, 1, method->code, bytes, used) &&
@@ -410,7 +356,7 @@ static int blocks_survive(const devitocomp_plan_t *plan, scratch_t *scratch,
         for (p[3] = 0; p[3] < box->dims[3]; p[3] += 4)
           if (*exponents++ == method->minexp - 1) {
             size_t offset;
-            box_t block = block_box(plan, box, p, &offset);
+            box_t block = part_of_box(box, p, 4, plan->traits->itemsize, &offset);
             if (!survives(plan, scratch, &block, data + offset, method)) return 0;
           }
   return 1;
@@ -444,10 +390,21 @@ void scan_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
              plan->exponents + (size_t)index * plan->slab_blocks);
 }
 
+/* Whether zeros are what a slab is to come back as. */
+static int is_dropped(const devitocomp_plan_t *plan, const slab_t *slab, const box_t *box,
+                      const char *data, const method_t *method) {
+  if (plan->error == 0) return is_clear(box, data, plan->traits->itemsize);
+  if (method->code == REVERSIBLE) return !slab->maximum;
+  return drops_block(plan->rank, exponent_of(plan->traits, slab->maximum),
+                     method->minexp);
+}
+
 void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
                    const char *tensor, const method_t *method) {
   slab_t *slab = plan->slab + index;
   unsigned char *stream = plan->work + (size_t)index * plan->slab_bytes;
+  const int16_t *exponents =
+    plan->error == 0 ? NULL : plan->exponents + (size_t)index * plan->slab_blocks;
   size_t offset;
   box_t box = slab_box(plan, index, &offset);
   const char *data = tensor + offset;
@@ -457,22 +414,22 @@ void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
   slab->bytes = 0;
   slab->hash = 0;
   slab->code = ZERO;
-  if (plan->error == 0 ? is_clear(plan, &box, data) : !slab->maximum) return;
+  if (is_dropped(plan, slab, &box, data, method)) return;
 
   slab->code = method->code;
-  slab->bytes = encode(plan, scratch, &box, data, slab->code, stream, plan->slab_bytes);
+  slab->bytes = encode(plan, scratch, &box, data, exponents, slab->code, stream,
+                       plan->slab_bytes);
   if (slab->bytes && method->code != REVERSIBLE) {
     code = method->code;
     if (!method->safe &&
         !slab_survives(plan, scratch, &box, data, stream, slab->bytes, method))
       code = REVERSIBLE;
-    if (method->safe &&
-        !blocks_survive(plan, scratch, &box, data,
-                        plan->exponents + (size_t)index * plan->slab_blocks, method))
+    if (method->safe && !blocks_survive(plan, scratch, &box, data, exponents, method))
       code = method->code - 1;
     if (code != slab->code) {
       slab->code = code;
-      slab->bytes = encode(plan, scratch, &box, data, code, stream, plan->slab_bytes);
+      slab->bytes = encode(plan, scratch, &box, data, exponents, code, stream,
+                           plan->slab_bytes);
     }
   }
   if (!slab->bytes) slab->status = DEVITOCOMP_PROVIDER_ERROR;
@@ -489,7 +446,7 @@ void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t inde
 
   slab->status = DEVITOCOMP_OK;
   if (slab->code == ZERO)
-    clear_box(plan, &box, tensor + offset);
+    clear_box(&box, tensor + offset, plan->traits->itemsize);
   else
     slab->status = decode(plan, scratch, &box, tensor + offset, 0, slab->code,
                           payload + slab->offset, slab->bytes);

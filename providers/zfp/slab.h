@@ -4,6 +4,7 @@
 #ifndef DEVITOCOMP_ZFP_SLAB_H
 #define DEVITOCOMP_ZFP_SLAB_H
 
+#include "box.h"
 #include "provider.h"
 
 #include <zfp.h>
@@ -11,8 +12,6 @@
 #if !defined(ZFP_VERSION_MAJOR) || ZFP_VERSION_MAJOR < 1
 #error "libzfp 1.0 or later is needed"
 #endif
-
-#define MAX_RANK 4
 
 /* Codes of slabs: one of these, or minexp + CODE_BIAS. */
 #define ZERO 0
@@ -43,12 +42,6 @@ typedef struct traits {
 } traits_t;
 
 extern const traits_t float32, float64;
-
-/* A part of the tensor, slowest dimension first, leading dimensions 1 below MAX_RANK. */
-typedef struct box {
-  int64_t dims[MAX_RANK];
-  int64_t strides[MAX_RANK];
-} box_t;
 
 /* What is going on with a slab, for the duration of a call. */
 typedef struct slab {
