@@ -8,7 +8,6 @@ and GPU_DIRECT, which is 0 or 1, stands for the option of that name.
 import ctypes
 import os
 import sys
-import traceback
 from functools import partial
 
 import cuda_programs
@@ -17,6 +16,7 @@ from cuda_programs import DEVICE, HIP, HOST, PROGRAMS, Operators, part
 from devito import Grid, configuration
 from devito.exceptions import ExecutionError
 from devito.mpi import MPI
+from ranks import run
 
 LANGUAGES = {'cuda': DEVICE, 'hip': HIP}
 
@@ -93,11 +93,4 @@ def main(names):
 
 
 if __name__ == '__main__':
-    try:
-        status = main(sys.argv[1:])
-    except BaseException:
-        # The other ranks would wait for this one
-        traceback.print_exc()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
-    sys.exit(status)
+    run(main, sys.argv[1:])

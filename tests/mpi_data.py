@@ -3,12 +3,10 @@ The data of compressed functions on MPI ranks follows the rules of that of dense
 Started by test_mpi.py.
 """
 
-import sys
-import traceback
-
 import numpy as np
 from devito import Grid, TimeFunction
 from devito.mpi import MPI
+from ranks import run
 
 import devitocomp_plugin as dcp
 
@@ -70,10 +68,4 @@ def main():
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except BaseException:
-        # The other ranks would wait for this one
-        traceback.print_exc()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+    run(main)

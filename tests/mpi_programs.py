@@ -5,12 +5,12 @@ compare the parts of each rank. Started by test_mpi.py; arguments: programs.
 
 import os
 import sys
-import traceback
 
 from acceptance import differences, languages, rtol
 from devito import configuration
 from devito.mpi import MPI
 from programs import Environment, programs
+from ranks import run
 
 from devitocomp_plugin import DevitoComp
 
@@ -41,11 +41,4 @@ def main(names):
 
 
 if __name__ == '__main__':
-    try:
-        status = main(sys.argv[1:])
-    except BaseException:
-        # The other ranks would wait for this one
-        traceback.print_exc()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
-    sys.exit(status)
+    run(main, sys.argv[1:])

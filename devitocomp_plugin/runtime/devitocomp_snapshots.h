@@ -125,7 +125,6 @@ struct devitocomp_pipeline {
     size_t element = 0, nbytes = 0;
 
     void *payload = nullptr;        /* device memory, unless the store has it there */
-    size_t capacity = 0;
     void *pinned = nullptr;         /* for payloads, or snapshots compressed on the host */
 
     std::vector<devitocomp_stage> saves, loads;
@@ -337,9 +336,9 @@ static devitocomp_pipeline *devitocomp_begin_snapshots(
     } else {
         p->stream = (devitocomp_stream)exec.stream;
         if (devitocomp_store_kind(store) == DEVITOCOMP_EXECUTION_HOST) {
-            p->capacity = (size_t)devitocomp_limits(plan).max_compressed_bytes;
-            p->payload = devitocomp_alloc(device, p->capacity);
-            devitocomp_host_alloc(device, &p->pinned, 64, p->capacity);
+            size_t capacity = (size_t)devitocomp_limits(plan).max_compressed_bytes;
+            p->payload = devitocomp_alloc(device, capacity);
+            devitocomp_host_alloc(device, &p->pinned, 64, capacity);
         }
     }
     p->saves.resize(nsaves ? (size_t)degree : 0);
