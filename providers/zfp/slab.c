@@ -33,7 +33,6 @@
 #include <string.h>
 
 #define MAX_BLOCK 256 /* elements: 4^MAX_RANK */
-#define MAX_BLOCK_BYTES ((ZFP_MAX_BITS + ZFP_HEADER_MAX_BITS) / 8 + 64)
 
 /* Thick enough for the 16 bytes that a slab costs on average, thin enough for many
    threads to get their share. */
@@ -172,21 +171,45 @@ static uint64_t scan_box(const devitocomp_plan_t *plan, const box_t *box,
 
 /* ---- libzfp ------------------------------------------------------------------------ */
 
-int open_scratch(const devitocomp_plan_t *plan, scratch_t *scratch) {
-  set_environment(&scratch->environment);
+static int open_scratch(const devitocomp_plan_t *plan, scratch_t *scratch) {
+  bitstream *bits;
+
   scratch->zfp = zfp_stream_open(NULL);
   scratch->field = zfp_field_alloc();
   scratch->line = malloc(((size_t)plan->box.dims[3] + 3) * plan->traits->itemsize);
-  scratch->copy = NULL;
-  return scratch->zfp && scratch->field && scratch->line;
+  scratch->stream = malloc(plan->slab_bytes);
+  if (!scratch->zfp || !scratch->field || !scratch->line || !scratch->stream) return 0;
+  if (!(bits = stream_open(scratch->stream, plan->slab_bytes))) return 0;
+  zfp_stream_set_bit_stream(scratch->zfp, bits);
+  return 1;
+}
+
+int ensure_scratch(devitocomp_plan_t *plan, int threads) {
+  scratch_t *grown;
+
+  if (threads <= plan->threads) return 1;
+  grown = realloc(plan->scratch, (size_t)threads * sizeof(*grown));
+  if (!grown) return 0;
+  plan->scratch = grown;
+  memset(grown + plan->threads, 0, (size_t)(threads - plan->threads) * sizeof(*grown));
+  for (; plan->threads < threads; plan->threads++)
+    if (!open_scratch(plan, grown + plan->threads)) {
+      close_scratch(grown + plan->threads);
+      return 0;
+    }
+  return 1;
 }
 
 void close_scratch(scratch_t *scratch) {
-  if (scratch->zfp) zfp_stream_close(scratch->zfp);
+  if (scratch->zfp) {
+    if (zfp_stream_bit_stream(scratch->zfp))
+      stream_close(zfp_stream_bit_stream(scratch->zfp));
+    zfp_stream_close(scratch->zfp);
+  }
   if (scratch->field) zfp_field_free(scratch->field);
   free(scratch->line);
+  free(scratch->stream);
   free(scratch->copy);
-  restore_environment(&scratch->environment);
 }
 
 /* Describe a box of this plan to zfp: fastest dimension first. */
@@ -219,16 +242,13 @@ static void set_mode(zfp_stream *zfp, int code) {
                           code - CODE_BIAS);
 }
 
-/* Compress a box, given the exponents of its blocks, if they are known. Returns the bytes
-   of the stream, whole words, or 0 on failure. */
+/* Compress a box to the scratch stream, given the exponents of its blocks, if they are
+   known. Returns its bytes, whole words, or 0 on failure. */
 static size_t encode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *box,
-                     const char *data, const int16_t *exponents, int code,
-                     unsigned char *stream, size_t room) {
-  bitstream *bits = stream_open(stream, room);
+                     const char *data, const int16_t *exponents, int code) {
   size_t bytes;
 
-  if (!bits) return 0;
-  zfp_stream_set_bit_stream(scratch->zfp, bits);
+  zfp_stream_rewind(scratch->zfp);
   set_mode(scratch->zfp, code);
   if (exponents && code != REVERSIBLE) {
     bytes = encode_blocks(plan, scratch->zfp, box, data, exponents, code - CODE_BIAS);
@@ -236,21 +256,18 @@ static size_t encode(const devitocomp_plan_t *plan, scratch_t *scratch, const bo
     set_field(plan, scratch->field, box, data, 0);
     bytes = zfp_compress(scratch->zfp, scratch->field);
   }
-  stream_close(bits);
   /* libzfp may have been compiled for shorter words. */
-  for (; bytes % WORD; bytes++) stream[bytes] = 0;
+  for (; bytes % WORD; bytes++) scratch->stream[bytes] = 0;
   return bytes;
 }
 
-/* Decompress a box, from a stream that has been found intact: zfp relies on that. */
+/* Decompress a box from the scratch stream, which has been found intact: zfp relies on
+   that. */
 static int decode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *box,
-                  void *data, int contiguous, int code, const unsigned char *stream,
-                  size_t bytes) {
-  bitstream *bits = stream_open((void *)stream, bytes);
+                  void *data, int contiguous, int code, size_t bytes) {
   size_t used;
 
-  if (!bits) return DEVITOCOMP_OUT_OF_MEMORY;
-  zfp_stream_set_bit_stream(scratch->zfp, bits);
+  zfp_stream_rewind(scratch->zfp);
   set_mode(scratch->zfp, code);
   if (!contiguous && code != REVERSIBLE) {
     used = decode_blocks(plan, scratch->zfp, box, data);
@@ -258,7 +275,6 @@ static int decode(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t
     set_field(plan, scratch->field, box, data, contiguous);
     used = zfp_decompress(scratch->zfp, scratch->field);
   }
-  stream_close(bits);
   return (used + WORD - 1) / WORD * WORD == bytes ? DEVITOCOMP_OK
                                                   : DEVITOCOMP_CORRUPT_PAYLOAD;
 }
@@ -284,9 +300,28 @@ static void set_box(devitocomp_plan_t *plan) {
   plan->rank = to < MAX_RANK ? MAX_RANK - to : 1;
 }
 
-int cut_into_slabs(devitocomp_plan_t *plan, scratch_t *scratch) {
+/* What a slab can take, in either mode. 0 if libzfp cannot tell. */
+static size_t most_bytes(const devitocomp_plan_t *plan, const box_t *slab) {
+  zfp_stream *zfp = zfp_stream_open(NULL);
+  zfp_field *field = zfp_field_alloc();
+  size_t most = 0, bytes;
+
+  if (zfp && field) {
+    set_field(plan, field, slab, NULL, 1);
+    set_mode(zfp, REVERSIBLE);
+    most = zfp_stream_maximum_size(zfp, field);
+    set_mode(zfp, MIN_MINEXP + CODE_BIAS);
+    bytes = zfp_stream_maximum_size(zfp, field);
+    if (bytes > most) most = bytes;
+  }
+  if (zfp) zfp_stream_close(zfp);
+  if (field) zfp_field_free(field);
+  return most;
+}
+
+int cut_into_slabs(devitocomp_plan_t *plan) {
   int64_t plane = (int64_t)plan->traits->itemsize;
-  size_t offset, room, blocks = 1;
+  size_t offset, blocks = 1;
   int axis, i;
   box_t box;
 
@@ -300,12 +335,7 @@ int cut_into_slabs(devitocomp_plan_t *plan, scratch_t *scratch) {
   box = slab_box(plan, 0, &offset);
   for (i = 0; i < MAX_RANK; i++) blocks *= (size_t)((box.dims[i] + 3) / 4);
   plan->slab_blocks = blocks;
-  set_field(plan, scratch->field, &box, NULL, 1);
-  set_mode(scratch->zfp, REVERSIBLE);
-  plan->slab_bytes = zfp_stream_maximum_size(scratch->zfp, scratch->field);
-  set_mode(scratch->zfp, MIN_MINEXP + CODE_BIAS);
-  room = zfp_stream_maximum_size(scratch->zfp, scratch->field);
-  if (room > plan->slab_bytes) plan->slab_bytes = room;
+  plan->slab_bytes = most_bytes(plan, &box);
   plan->slab_bytes = (plan->slab_bytes + 63) / 64 * 64;
   return plan->slab_bytes > 0;
 }
@@ -334,13 +364,9 @@ method_t choose_method(const devitocomp_plan_t *plan, uint64_t maximum) {
 static int survives(const devitocomp_plan_t *plan, scratch_t *scratch, const box_t *block,
                     const char *data, const method_t *method) {
   double copy[MAX_BLOCK];
-  uint64_t stream[MAX_BLOCK_BYTES / sizeof(uint64_t)];
-  unsigned char *bytes = (unsigned char *)stream;
-  size_t used = encode(plan, scratch, block, data, NULL, method->code, bytes,
-                       sizeof(stream));
+  size_t bytes = encode(plan, scratch, block, data, NULL, method->code);
 
-  return used &&
-         !decode(plan, scratch, block, copy, 1, method->code, bytes, used) &&
+  return bytes && !decode(plan, scratch, block, copy, 1, method->code, bytes) &&
          is_within(plan, block, data, copy, method->tolerance);
 }
 
@@ -362,10 +388,10 @@ static int blocks_survive(const devitocomp_plan_t *plan, scratch_t *scratch,
   return 1;
 }
 
-/* Whether a slab does. */
+/* Whether a slab does that is in the scratch stream. */
 static int slab_survives(const devitocomp_plan_t *plan, scratch_t *scratch,
-                         const box_t *box, const char *data, const unsigned char *stream,
-                         size_t bytes, const method_t *method) {
+                         const box_t *box, const char *data, size_t bytes,
+                         const method_t *method) {
   box_t largest;
   size_t offset;
 
@@ -375,7 +401,7 @@ static int slab_survives(const devitocomp_plan_t *plan, scratch_t *scratch,
     /* Reversible mode needs none. */
     if (!scratch->copy) return 0;
   }
-  return !decode(plan, scratch, box, scratch->copy, 1, method->code, stream, bytes) &&
+  return !decode(plan, scratch, box, scratch->copy, 1, method->code, bytes) &&
          is_within(plan, box, data, scratch->copy, method->tolerance);
 }
 
@@ -417,20 +443,22 @@ void compress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t index,
   if (is_dropped(plan, slab, &box, data, method)) return;
 
   slab->code = method->code;
-  slab->bytes = encode(plan, scratch, &box, data, exponents, slab->code, stream,
-                       plan->slab_bytes);
+  slab->bytes = encode(plan, scratch, &box, data, exponents, slab->code);
   if (slab->bytes && method->code != REVERSIBLE) {
     code = method->code;
-    if (!method->safe &&
-        !slab_survives(plan, scratch, &box, data, stream, slab->bytes, method))
+    if (!method->safe && !slab_survives(plan, scratch, &box, data, slab->bytes, method))
       code = REVERSIBLE;
+    /* Single blocks take the place of the slab in the scratch stream */
+    memcpy(stream, scratch->stream, slab->bytes);
     if (method->safe && !blocks_survive(plan, scratch, &box, data, exponents, method))
       code = method->code - 1;
     if (code != slab->code) {
       slab->code = code;
-      slab->bytes = encode(plan, scratch, &box, data, exponents, code, stream,
-                           plan->slab_bytes);
+      slab->bytes = encode(plan, scratch, &box, data, exponents, code);
+      memcpy(stream, scratch->stream, slab->bytes);
     }
+  } else {
+    memcpy(stream, scratch->stream, slab->bytes);
   }
   if (!slab->bytes) slab->status = DEVITOCOMP_PROVIDER_ERROR;
   slab->hash = hash_words(stream, slab->bytes);
@@ -445,9 +473,11 @@ void decompress_slab(devitocomp_plan_t *plan, scratch_t *scratch, ptrdiff_t inde
   box_t box = slab_box(plan, index, &offset);
 
   slab->status = DEVITOCOMP_OK;
-  if (slab->code == ZERO)
+  if (slab->code == ZERO) {
     clear_box(&box, tensor + offset, plan->traits->itemsize);
-  else
-    slab->status = decode(plan, scratch, &box, tensor + offset, 0, slab->code,
-                          payload + slab->offset, slab->bytes);
+    return;
+  }
+  memcpy(scratch->stream, payload + slab->offset, slab->bytes);
+  slab->status =
+    decode(plan, scratch, &box, tensor + offset, 0, slab->code, slab->bytes);
 }

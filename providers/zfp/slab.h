@@ -53,6 +53,15 @@ typedef struct slab {
   int status;
 } slab_t;
 
+/* What a thread works with, kept for the next call. */
+typedef struct scratch {
+  zfp_stream *zfp;        /* on the stream below */
+  zfp_field *field;
+  void *line;             /* of a row, and 3 elements more */
+  unsigned char *stream;  /* slab_bytes */
+  void *copy;             /* of a slab, allocated when needed */
+} scratch_t;
+
 struct devitocomp_plan {
   devitocomp_tensor_t tensor;
   const traits_t *traits;
@@ -66,6 +75,8 @@ struct devitocomp_plan {
   size_t slab_blocks;       /* likewise */
   size_t max_bytes;
   slab_t *slab;
+  scratch_t *scratch;       /* of each thread */
+  int threads;
   unsigned char *work;      /* slab_bytes for each slab, from the first compress on */
   int16_t *exponents;       /* of each block, likewise, unless lossless */
   char message[MESSAGE_BYTES];
@@ -79,22 +90,13 @@ typedef struct method {
   double tolerance;
 } method_t;
 
-/* What a thread needs for the duration of a call. */
-typedef struct scratch {
-  fenv_t environment;
-  zfp_stream *zfp;
-  zfp_field *field;
-  void *line;  /* of a row, and 3 elements more */
-  void *copy;  /* of a slab, allocated when needed */
-} scratch_t;
-
-/* Whether it can be used. To be closed in any case, by the same thread. */
-int open_scratch(const devitocomp_plan_t *plan, scratch_t *scratch);
+/* Have a scratch for each of so many threads. Returns whether there was memory. */
+int ensure_scratch(devitocomp_plan_t *plan, int threads);
 void close_scratch(scratch_t *scratch);
 
 /* Cut the tensor of a plan, whose tensor, traits and error are there, into slabs. Returns
    whether libzfp can tell how much room they need. */
-int cut_into_slabs(devitocomp_plan_t *plan, scratch_t *scratch);
+int cut_into_slabs(devitocomp_plan_t *plan);
 
 /* Given max|x| of the whole tensor, as bits. */
 method_t choose_method(const devitocomp_plan_t *plan, uint64_t maximum);

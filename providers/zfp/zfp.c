@@ -30,6 +30,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "zfp streams are words of the machine, payloads are little-endian"
@@ -99,8 +102,6 @@ static int slabs_status(devitocomp_plan_t *plan, const char *what) {
   for (i = 0; i < plan->slabs; i++)
     switch (plan->slab[i].status) {
     case DEVITOCOMP_OK: break;
-    case DEVITOCOMP_OUT_OF_MEMORY:
-      return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY, "no memory to %s", what);
     case DEVITOCOMP_CORRUPT_PAYLOAD:
       return fail(plan->message, DEVITOCOMP_CORRUPT_PAYLOAD,
                   "libzfp does not find the end of a stream: the payload is damaged, or "
@@ -123,6 +124,14 @@ static int ensure_workspace(devitocomp_plan_t *plan) {
   return DEVITOCOMP_OK;
 }
 
+static int thread_index(void) {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
 /* What to do to all slabs, and with what. */
 typedef struct work {
   enum { SCAN, COMPRESS, DECOMPRESS } what;
@@ -135,39 +144,47 @@ static int work_on_slabs(devitocomp_plan_t *plan, const devitocomp_execution_t *
                          const work_t *work) {
   int threads = count_threads(exec, (size_t)plan->slabs);
 
-  (void)threads;
+  if (!ensure_scratch(plan, threads))
+    return fail(plan->message, DEVITOCOMP_OUT_OF_MEMORY,
+                "no memory for libzfp and streams of %zu bytes, on %d threads",
+                plan->slab_bytes, threads);
   #pragma omp parallel num_threads(threads)
   {
-    scratch_t scratch;
-    int ready = open_scratch(plan, &scratch);
+    scratch_t *scratch = plan->scratch + thread_index();
+    fenv_t environment;
     ptrdiff_t i;
 
+    set_environment(&environment);
     #pragma omp for schedule(dynamic) nowait
     for (i = 0; i < plan->slabs; i++)
-      if (!ready)
-        plan->slab[i].status = DEVITOCOMP_OUT_OF_MEMORY;
-      else if (work->what == SCAN)
-        scan_slab(plan, &scratch, i, work->tensor);
+      if (work->what == SCAN)
+        scan_slab(plan, scratch, i, work->tensor);
       else if (work->what == COMPRESS)
-        compress_slab(plan, &scratch, i, work->tensor, work->method);
+        compress_slab(plan, scratch, i, work->tensor, work->method);
       else
-        decompress_slab(plan, &scratch, i, work->payload, work->tensor);
-    close_scratch(&scratch);
+        decompress_slab(plan, scratch, i, work->payload, work->tensor);
+    restore_environment(&environment);
   }
   return slabs_status(plan, work->what == DECOMPRESS ? "decompress" : "compress");
 }
 
-/* From the workspace to the payload. */
+static void pack_slab(const devitocomp_plan_t *plan, ptrdiff_t i, unsigned char *payload) {
+  memcpy(payload + plan->slab[i].offset, plan->work + (size_t)i * plan->slab_bytes,
+         plan->slab[i].bytes);
+}
+
+/* From the workspace to the payload. A team of one thread would not be free either. */
 static void pack_slabs(const devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                        unsigned char *payload, size_t total) {
   int threads = count_threads(exec, total / BYTES_PER_COPY);
   ptrdiff_t i;
 
-  (void)threads;
+  if (threads == 1) {
+    for (i = 0; i < plan->slabs; i++) pack_slab(plan, i, payload);
+    return;
+  }
   #pragma omp parallel for num_threads(threads) schedule(dynamic)
-  for (i = 0; i < plan->slabs; i++)
-    memcpy(payload + plan->slab[i].offset, plan->work + (size_t)i * plan->slab_bytes,
-           plan->slab[i].bytes);
+  for (i = 0; i < plan->slabs; i++) pack_slab(plan, i, payload);
 }
 
 /* ---- Decompression ----------------------------------------------------------------- */
@@ -224,18 +241,23 @@ static int check_header(devitocomp_plan_t *plan, const unsigned char *payload,
   return DEVITOCOMP_OK;
 }
 
+static void hash_slab(devitocomp_plan_t *plan, ptrdiff_t i, const unsigned char *payload) {
+  slab_t *slab = plan->slab + i;
+
+  slab->hash = slab->code == ZERO ? 0 : hash_words(payload + slab->offset, slab->bytes);
+}
+
 static void hash_slabs(devitocomp_plan_t *plan, const devitocomp_execution_t *exec,
                        const unsigned char *payload, size_t bytes) {
   int threads = count_threads(exec, bytes / BYTES_PER_COPY);
   ptrdiff_t i;
 
-  (void)threads;
+  if (threads == 1) {
+    for (i = 0; i < plan->slabs; i++) hash_slab(plan, i, payload);
+    return;
+  }
   #pragma omp parallel for num_threads(threads) schedule(dynamic)
-  for (i = 0; i < plan->slabs; i++)
-    plan->slab[i].hash = plan->slab[i].code == ZERO
-                           ? 0
-                           : hash_words(payload + plan->slab[i].offset,
-                                        plan->slab[i].bytes);
+  for (i = 0; i < plan->slabs; i++) hash_slab(plan, i, payload);
 }
 
 /* ---- The interface ----------------------------------------------------------------- */
@@ -253,16 +275,9 @@ DEVITOCOMP_EXPORT const char *devitocomp_provider_version(void) {
 }
 
 static int fill_plan(devitocomp_plan_t *plan) {
-  scratch_t scratch;
-  int status = DEVITOCOMP_OK;
-
-  if (!open_scratch(plan, &scratch))
-    status = fail(create_message, DEVITOCOMP_OUT_OF_MEMORY, "no memory for libzfp");
-  else if (!cut_into_slabs(plan, &scratch))
-    status = fail(create_message, DEVITOCOMP_PROVIDER_ERROR,
-                  "libzfp does not know how much room it needs");
-  close_scratch(&scratch);
-  if (status) return status;
+  if (!cut_into_slabs(plan))
+    return fail(create_message, DEVITOCOMP_PROVIDER_ERROR,
+                "libzfp does not know how much room it needs, or has no memory");
 
   plan->max_bytes = HEADER_BYTES + (size_t)plan->slabs * (WORD + plan->slab_bytes);
   if (!(plan->slab = calloc((size_t)plan->slabs, sizeof(*plan->slab))))
@@ -311,7 +326,11 @@ DEVITOCOMP_EXPORT int devitocomp_plan_create(uint32_t abi_version,
 }
 
 DEVITOCOMP_EXPORT void devitocomp_plan_destroy(devitocomp_plan_t *plan) {
+  int i;
+
   if (!plan) return;
+  for (i = 0; i < plan->threads; i++) close_scratch(plan->scratch + i);
+  free(plan->scratch);
   free(plan->slab);
   free(plan->work);
   free(plan->exponents);
