@@ -125,10 +125,12 @@ def test_growth():
 @needs_zfp
 def test_allocations():
     found, text = overheads('--only', 'allocations', '--provider', 'zfp', '--error', 0.1)
-    assert not any('libdevitocomp_store' in i for i in found)
+    assert not any(name in i for i in found for name in
+                   ('libdevitocomp_store', 'libdevitocomp', 'libzfp', 'Operator'))
     for layers in ('host', 'disk-host'):
-        # It opens streams in each call: so something has been counted
-        assert found[f'allocations, {layers}, libzfp'] > 1
+        # OpenMP allocates teams of one thread, as such small snapshots are of one slab: so
+        # something has been counted
+        assert found[f'allocations, {layers}, libgomp'] >= 1
     assert text.count('allocations per step by store and Operator') == 2
 
 
