@@ -128,8 +128,8 @@ def test_allocations():
     assert not any(name in i for i in found for name in
                    ('libdevitocomp_store', 'libdevitocomp', 'libzfp', 'Operator'))
     for layers in ('host', 'disk-host'):
-        # OpenMP allocates teams of one thread, as there is one slab only: so something has
-        # been counted
+        # OpenMP allocates teams of one thread, as there is a single slab: so something
+        # has been counted
         assert found[f'allocations, {layers}, libgomp'] >= 1
     assert text.count('allocations per step by store and Operator') == 2
 
