@@ -1,6 +1,6 @@
 """The zfp provider against libzfp itself."""
 
-import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from devitocomp_plugin.provider import provider_at
 from devitocomp_plugin.providers import bundled_provider
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / 'benchmarks'))
+BENCHMARKS = Path(__file__).resolve().parent.parent / 'benchmarks'
 
 pytestmark = pytest.mark.skipif(bool(bundled_provider('zfp').missing()),
                                 reason='libzfp is not installed')
@@ -29,11 +29,24 @@ def root():
     return bundled_provider('zfp').build()
 
 
-def both(root, data, error):
+@pytest.fixture(scope='module')
+def codecs():
+    spec = spec_from_file_location('providers_vs_serial',
+                                   BENCHMARKS / 'providers_vs_serial.py')
+    module = module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        # It sets them, which is to be undone
+        patch.setenv('OMP_WAIT_POLICY', 'passive')
+        patch.setenv('OMP_PROC_BIND', 'true')
+        spec.loader.exec_module(module)
+    return module
+
+
+def both(codecs, root, data, error):
     """The provider and one call of libzfp, each with what it has made of `data`."""
-    from providers_vs_serial import Provider, SerialZfp
     made = []
-    for codec in (Provider(root, data, error, threads=2), SerialZfp(data, error)):
+    for codec in (codecs.Provider(root, data, error, threads=2),
+                  codecs.SerialZfp(data, error)):
         out = np.full_like(data, np.nan)
         codec.compress()
         codec.decompress(out)
@@ -43,13 +56,13 @@ def both(root, data, error):
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 @pytest.mark.parametrize('error', [1e-1, 1e-3, 1e-5])
-def test_stream(root, dtype, error):
+def test_stream(codecs, root, dtype, error):
     """
     Most blocks hold nothing that is to be kept, and libzfp never sees them: the stream is
     the one that it would have written.
     """
     data = shell((7, 41, 26), dtype)  # One slab
-    (provider, out), (serial, expected) = both(root, data, error)
+    (provider, out), (serial, expected) = both(codecs, root, data, error)
     start = HEADER_BYTES + 8
     stream = provider.payload[start:provider.nbytes]
     assert 100 < len(stream) < data.nbytes // 2
@@ -61,18 +74,18 @@ def test_stream(root, dtype, error):
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 @pytest.mark.parametrize('error', [1e-1, 1e-3, 1e-5])
-def test_slabs(root, dtype, error):
+def test_slabs(codecs, root, dtype, error):
     """As many as there are do not change what comes back, nor those that are left out."""
     data = shell((60, 67, 70), dtype)
     data[:9] = 0
-    (provider, out), (_, expected) = both(root, data, error)
+    (provider, out), (_, expected) = both(codecs, root, data, error)
     codes = provider.payload[HEADER_BYTES:].view(np.uint64)[:60 // 4] >> np.uint64(48)
     assert {0, codes.max()} == set(codes)  # Zeros, or one power of two
     assert np.array_equal(out, expected)
     assert 0 < abs(out - data).max() <= error*abs(data).max()
 
 
-def test_strides(root):
+def test_strides(codecs, root):
     """Rows that are not contiguous, which are read and cleared element by element."""
     data = shell((14, 33, 26), np.float32)
     padded = np.full((14, 33, 26, 3), np.nan, np.float32)
@@ -83,6 +96,6 @@ def test_strides(root):
     nbytes = plan.compress(padded[..., 1], payload, payload.size, None)
     back = np.full_like(padded, np.nan)
     plan.decompress(payload, nbytes, None, back[..., 1])
-    _, (_, expected) = both(root, data, 1e-3)
+    _, (_, expected) = both(codecs, root, data, 1e-3)
     assert np.array_equal(back[..., 1], expected)
     assert np.isnan(back[..., ::2]).all()
