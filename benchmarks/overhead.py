@@ -397,9 +397,10 @@ def measure_growth(setting):
             results[layers, size, steps] = found
 
     print(f'\n{"grid, snapshots, layers":<28} {"propag.":>9} {"provider":>9} '
-          f'{"store":>9} {"rest":>9} {"store+rest":>11} {"peak":>7} {"metadata":>9} '
-          f'{"files":>7}\n{"":<28} {"us/step":>9} {"us/step":>9} {"us/step":>9} '
-          f'{"us/step":>9} {"ns/pt/step":>11} {"MB":>7} {"B/snap.":>9} {"B/snap.":>7}')
+          f'{"store":>9} {"rest":>9} {"store+rest":>11} {"peak":>7} {"payload":>9} '
+          f'{"metadata":>9} {"files":>7}\n{"":<28} {"us/step":>9} {"us/step":>9} '
+          f'{"us/step":>9} {"us/step":>9} {"ns/pt/step":>11} {"MB":>7} {"B/snap.":>9} '
+          f'{"B/snap.":>9} {"B/snap.":>7}')
     costs, peaks = {}, {}
     for (layers, size, steps), found in results.items():
         label = f'{size}^3, {steps}, {layers}'
@@ -410,13 +411,16 @@ def measure_growth(setting):
             (t['store'] + t['rest'])/steps/size**3 for t in totals],
             unit='s/point/step')
         peak = record(f'{label}, peak', [r['peak'] for r in found], unit='B')
+        payload = record(f'{label}, payload', [r['stored']/steps for r in found],
+                         unit='B/snapshot')
         metadata = record(f'{label}, metadata', [r['metadata']/steps for r in found],
                           unit='B/snapshot')
         files = record(f'{label}, files next to payloads', [
             max(0, r['files'] - r['stored'])/steps for r in found], unit='B/snapshot')
         costs[layers, size, steps], peaks[layers, size, steps] = cost, peak
         print(f'{label:<28}', *(f'{1e6*i:9.1f}' for i in parts.values()),
-              f'{1e9*cost:11.4f} {peak/1e6:7.0f} {metadata:9.1f} {files:7.1f}')
+              f'{1e9*cost:11.4f} {peak/1e6:7.0f} {payload:9.0f} {metadata:9.1f} '
+              f'{files:7.1f}')
     print()
 
     size, few, many = setting.grids[0], setting.snapshots[0], setting.snapshots[-1]

@@ -30,8 +30,6 @@ import numpy as np
 # Before anyone looks at them. Whoever has set them knows better
 os.environ.setdefault('DEVITO_LANGUAGE', 'openmp')
 os.environ.setdefault('DEVITO_LOGGING', 'WARNING')
-# Threads that spin while they wait are in the way of others, on a machine that is shared
-os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 from acoustic import Shot, layered_model, smooth  # noqa: E402
 from devito import ConditionalDimension, Eq, Function, Operator  # noqa: E402

@@ -26,7 +26,6 @@ import numpy as np
 
 os.environ.setdefault('DEVITO_LANGUAGE', 'openmp')
 os.environ.setdefault('DEVITO_LOGGING', 'WARNING')
-os.environ.setdefault('OMP_WAIT_POLICY', 'passive')
 
 from acoustic import Shot, layered_model, smooth  # noqa: E402
 from devito import Function  # noqa: E402
