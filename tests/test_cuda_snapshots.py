@@ -411,6 +411,7 @@ def test_ranks(mode, layers, name, emulator, device_providers):  # noqa: F811
 @pytest.mark.parametrize('suite,chosen,provider', [
     ('test_compressed_funcs.py', 'claims or report or generated or save_factor', 'cuda'),
     ('test_composite_funcs.py', 'same_process or test_copy or mixed', 'dummy'),
+    ('test_composite_funcs.py', 'test_copy or mixed', 'hip'),
 ])
 def test_acceptance_suites(suite, chosen, provider, emulator,  # noqa: F811
                            device_providers):
@@ -421,7 +422,7 @@ def test_acceptance_suites(suite, chosen, provider, emulator,  # noqa: F811
 
 @pytest.mark.slow
 @pytest.mark.parametrize('suite', ['test_compressed_funcs.py', 'test_composite_funcs.py'])
-@pytest.mark.parametrize('provider', ['dummy', 'cuda'])
+@pytest.mark.parametrize('provider', ['dummy', 'cuda', 'hip'])
 def test_acceptance_suites_whole(suite, provider, emulator,  # noqa: F811
                                  device_providers):
     accept(suite, 'devitocomp and not parallel', provider, emulator, device_providers)
@@ -430,6 +431,8 @@ def test_acceptance_suites_whole(suite, provider, emulator,  # noqa: F811
 def accept(suite, chosen, provider, environment, roots):
     env = {**os.environ, **environment, 'DEVITOCOMP_ROOT': str(roots[provider]),
            'OMP_NUM_THREADS': '1', **CONFIGURATION}
+    if provider == 'hip':
+        env.update(DEVITO_PLATFORM='amdgpuX', DEVITO_LANGUAGE='hip')
     # Not of the suites' business: which worker this is
     env = {k: v for k, v in env.items() if not k.startswith('PYTEST_XDIST')}
     if not shutil.which('nvcc'):
