@@ -3,20 +3,25 @@ Run programs of cuda_programs.py on several MPI ranks, on devices, and compare t
 each rank with what a CPU computes alone. Started by test_cuda_mpi.py.
 
 Arguments: programs. In the environment, LANGUAGE is cuda or hip, MODE is Devito's mode,
-and GPU_DIRECT, which is 0 or 1, stands for the option of that name.
+GPU_DIRECT, which is 0 or 1, stands for the option of that name, and RUNTIME is a folder
+with another runtime.
 """
 import ctypes
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 import cuda_programs
 import numpy as np
+from cuda_mutants import LEAKS
 from cuda_programs import DEVICE, HIP, HOST, PROGRAMS, Operators, part
 from devito import Grid, configuration
 from devito.exceptions import ExecutionError
 from devito.mpi import MPI
 from ranks import run
+
+from devitocomp_plugin import paths
 
 LANGUAGES = {'cuda': DEVICE, 'hip': HIP}
 
@@ -63,9 +68,13 @@ def fail(where):
     return 'none'
 
 
-def describe_emulator(comm):
+def leaks(emulator):
+    """What the emulator still has, although no program runs any more."""
+    return [f'{i} are left' for i in LEAKS if emulator.cudaemul_counter(i.encode())]
+
+
+def describe_emulator(emulator, comm):
     """Where ranks have run, and how messages have travelled."""
-    emulator = ctypes.CDLL(os.environ['LD_PRELOAD'])
     device = ctypes.c_int(-1)
     emulator.cudaGetDevice(ctypes.byref(device))
     return (f'emulated, on devices {comm.allgather(device.value)}, '
@@ -81,11 +90,15 @@ def main(names):
         message = fail(names[1])
         print(f'rank {comm.rank}: {message}', flush=True)
         return False
-    failed = [f'{name}: {i} on rank {comm.rank}'
-              for name in names for i in compare(name)]
+    if 'RUNTIME' in os.environ:
+        paths.runtime_sources = lambda: Path(os.environ['RUNTIME'])
+    emulator = None
+    if 'cudaemul' in os.environ.get('LD_PRELOAD', ''):
+        emulator = ctypes.CDLL(os.environ['LD_PRELOAD'])
+    failed = [f'{name}: {i} on rank {comm.rank}' for name in names
+              for i in compare(name) + (leaks(emulator) if emulator else [])]
     failed = sum(comm.allgather(failed), [])
-    emulated = 'cudaemul' in os.environ.get('LD_PRELOAD', '')
-    report = describe_emulator(comm) if emulated else 'on devices'
+    report = describe_emulator(emulator, comm) if emulator else 'on devices'
     if comm.rank == 0:
         print('\n'.join(failed) or f'{len(names)} programs the same on {comm.size} ranks')
         print(report)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from acceptance import mpirun
+from cuda_mutants import remove_calls
 from test_cuda import (  # noqa: F401
     HEADER_TEST,
     STRICT,
@@ -21,6 +22,8 @@ from test_cuda import (  # noqa: F401
     emulator,
     run,
 )
+
+from devitocomp_plugin import paths
 
 HERE = Path(__file__).resolve().parent
 
@@ -173,3 +176,27 @@ class TestEmulated:
         assert re.search('rank 0: .*failed on the device: see the exception of another',
                          out)
         assert re.search(r'rank 1: .*failed on the device: .*\(emulated\)', out)
+
+    @pytest.mark.slow
+    def test_every_call(self, aware, tmp_path):
+        """No call of the runtime's header for MPI can be left out."""
+        folder = Path(shutil.copytree(paths.runtime_sources(), tmp_path / 'runtime'))
+        header = folder / 'devitocomp_mpi.h'
+        text = header.read_text()
+        survivors = []
+        for name, mutant in remove_calls('MPI', text):
+            header.write_text(text[:mutant.begin] + mutant.text + text[mutant.end:])
+            if not any(self.finds_fault(aware, folder, direct) for direct in '01'):
+                survivors.append(name)
+        assert not survivors
+
+    @staticmethod
+    def finds_fault(environment, runtime, direct):
+        try:
+            mpirun(2, 'cuda_mpi.py', 'acoustic_2d', 'minmax', **environment,
+                   GPU_DIRECT=direct, RUNTIME=str(runtime), CUDAEMUL_ORDER='lazy')
+        except AssertionError as e:
+            # And no other one
+            assert re.search(' on rank |failed on the device', str(e)), e
+            return True
+        return False
